@@ -1,0 +1,76 @@
+# Everything a contributor or a pipeline runs. `make demo` and `make test` each do all their own set-up on a fresh clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+export PYTHONPATH := $(CURDIR)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+LOCK := --generate-hashes --no-emit-index-url --universal --python-version 3.11 --quiet --custom-compile-command "make lock"
+CRD := crds/serving.dflash.io_dflashdeployments.yaml
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+$(STAMP): requirements-dev.lock
+	@echo "==> Python environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + " (set PYTHON=...)" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+.PHONY: binaries
+binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once, about 10 minutes on 2 cores)
+	@$(BIN)/python -m testbed binaries >/dev/null
+
+.PHONY: demo
+demo: $(STAMP) binaries ## Serve a model on a local control plane, end to end (KEEP=1 leaves it running)
+	@$(BIN)/python -m testbed.demo $(if $(KEEP),--keep)
+
+.PHONY: demo-down
+demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
+	@$(BIN)/python -m testbed down --name demo
+
+.PHONY: test
+test: lint binaries ## Lint, types, layers, then the levels unit, api and cluster
+	@echo "==> unit";    $(PYTEST) tests/unit
+	@echo "==> api";     $(PYTEST) tests/api
+	@echo "==> cluster"; $(PYTEST) tests/testbed tests/cluster
+
+.PHONY: lint
+lint: $(STAMP) ## Style, types, layering
+	@echo "==> style";  $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@echo "==> types";  $(BIN)/mypy
+	@echo "==> layers"; $(BIN)/lint-imports --no-logo 2>/dev/null | tail -4 || $(BIN)/lint-imports
+
+.PHONY: crd
+crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
+	@$(BIN)/python -m dflash_controller.cli.crd $(CRD) charts/dflash-operator/files/crd.yaml
+
+.PHONY: contract
+contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and vLLM (3.6 GB, once)
+	@$(BIN)/python -m testbed.contract
+
+.PHONY: e2e
+e2e: $(STAMP) binaries ## The slow end-to-end level: kill points, settled fleet, every example
+	@echo "==> e2e"; $(PYTEST) tests/e2e
+
+.PHONY: bench
+bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line
+	@$(BIN)/python -m benchmarks.fleet
+
+.PHONY: lock
+lock: $(STAMP) ## Renew both lock files from pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) --upgrade --output-file requirements-dev.lock
+	@grep -oE '^[a-z0-9_.-]+==[^ ]+' requirements-dev.lock >$(VENV)/constraints.txt
+	@$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraints $(VENV)/constraints.txt --output-file requirements.lock
+
+.PHONY: clean
+clean: ## Remove the environment and caches of this clone (the test bed's binaries stay in the user cache)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -1,0 +1,292 @@
+"""Condition types, the closed list of reasons, and how a condition changes.
+
+``REASONS`` is the reference: each reason with its meaning and with what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+MAX_MESSAGE = 1024
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class ConditionType(StrEnum):
+    """The conditions of a DFlashDeployment, in the order they are shown."""
+
+    AVAILABLE = "Available"
+    """Serving at least replicas - maxUnavailable, of any revision."""
+    READY = "Ready"
+    """Available, and what runs is what the spec asks for."""
+    RECONCILING = "Reconciling"
+    """A change made by the user is not finished. The tuner never sets it."""
+    STALLED = "Stalled"
+    """Nothing will get better without a human."""
+    METRICS_AVAILABLE = "MetricsAvailable"
+    """The operator can read what the engines measure."""
+    TUNING_READY = "TuningReady"
+    """The tuner has what it needs to decide."""
+    ROLLOUT_HEALTHY = "RolloutHealthy"
+    """The rollout under way, if any, goes well."""
+    SPECULATION_HEALTHY = "SpeculationHealthy"
+    """The drafter's tokens are being accepted."""
+
+
+class Reason(StrEnum):
+    """Every reason a condition, a notice, an event or the tuner gives."""
+
+    # Availability and progress.
+    ENOUGH_REPLICAS = "EnoughReplicas"
+    TOO_FEW_REPLICAS = "TooFewReplicas"
+    SCALED_TO_ZERO = "ScaledToZero"
+    AS_SPECIFIED = "AsSpecified"
+    NEW_GENERATION = "NewGeneration"
+    STARTING = "Starting"
+    SCALING = "Scaling"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    SETTLED = "Settled"
+    SUSPENDED = "Suspended"
+    PAUSED = "Paused"
+    NOT_STALLED = "NotStalled"
+    # What a human must mend.
+    INVALID_SPEC = "InvalidSpec"
+    DRAFTER_MISMATCH = "DrafterMismatch"
+    PAIR_UNKNOWN = "PairUnknown"
+    ENGINE_UNSUPPORTED = "EngineUnsupported"
+    NAME_TAKEN = "NameTaken"
+    LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
+    ENGINE_FAILING = "EngineFailing"
+    FIRST_REVISION_FAILED = "FirstRevisionFailed"
+    ROLLED_BACK = "RolledBack"
+    HELD_PAST_DEADLINE = "HeldPastDeadline"
+    PERMISSION_DENIED = "PermissionDenied"
+    # Metrics.
+    MEASURED = "Measured"
+    NO_TRAFFIC = "NoTraffic"
+    NO_PODS = "NoPods"
+    NOT_MEASURED = "NotMeasured"
+    METRICS_MISSING = "MetricsMissing"
+    METRICS_STALE = "MetricsStale"
+    METRICS_UNREACHABLE = "MetricsUnreachable"
+    PROMETHEUS_REQUIRED = "PrometheusRequired"
+    PROMETHEUS_ERROR = "PrometheusError"
+    # Tuner.
+    TUNING_OFF = "TuningOff"
+    LEARNING = "Learning"
+    TUNED = "Tuned"
+    FROZEN = "Frozen"
+    LOAD_UNCERTAIN = "LoadUncertain"
+    MODEL_MISMATCH = "ModelMismatch"
+    GAIN_TOO_SMALL = "GainTooSmall"
+    DWELLING = "Dwelling"
+    CHANGES_EXHAUSTED = "ChangesExhausted"
+    DOWNTIME_NOT_ALLOWED = "DowntimeNotAllowed"
+    # Rollout.
+    NO_ROLLOUT = "NoRollout"
+    PROGRESSING = "Progressing"
+    COMPLETED = "Completed"
+    ANALYSIS_FAILED = "AnalysisFailed"
+    INCONCLUSIVE = "Inconclusive"
+    HELD = "Held"
+    ABORTED = "Aborted"
+    PINNED = "Pinned"
+    UNPROVEN = "Unproven"
+    OUTSIDE_WINDOW = "OutsideWindow"
+    # Speculation.
+    ACCEPTING = "Accepting"
+    SPECULATION_OFF = "SpeculationOff"
+    DRAFTER_COLLAPSED = "DrafterCollapsed"
+    # Notices.
+    REVISION_NOT_PINNED = "RevisionNotPinned"
+    ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
+    NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
+    NEWER_DRAFTER_AVAILABLE = "NewerDrafterAvailable"
+    FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
+    FIELD_FIGHT = "FieldFight"
+    OUTAGE_AHEAD = "OutageAhead"
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonDoc:
+    """What a reason means, and what to do about it (empty where nothing needs doing)."""
+
+    meaning: str
+    remedy: str = ""
+
+
+REASONS: Mapping[Reason, ReasonDoc] = {
+    Reason.ENOUGH_REPLICAS: ReasonDoc("At least replicas - maxUnavailable engine pods are serving."),
+    Reason.TOO_FEW_REPLICAS: ReasonDoc(
+        "Fewer engine pods are serving than replicas - maxUnavailable.", "Look at the pods that are not Ready: their events and logs."
+    ),
+    Reason.SCALED_TO_ZERO: ReasonDoc("spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve."),
+    Reason.AS_SPECIFIED: ReasonDoc("All wanted replicas serve what the spec asks for."),
+    Reason.NEW_GENERATION: ReasonDoc("The spec was changed and has not been acted upon yet."),
+    Reason.STARTING: ReasonDoc("Engine pods are loading their models; status.startupBudgetSeconds says how long that may take."),
+    Reason.SCALING: ReasonDoc("Replicas are being added or removed."),
+    Reason.ROLLOUT_IN_PROGRESS: ReasonDoc("A new revision is replacing the one in force; see status.rollout."),
+    Reason.SETTLED: ReasonDoc("Nothing is left to do for the last change."),
+    Reason.SUSPENDED: ReasonDoc("spec.suspend is true: no object is written; pods keep serving.", "Set spec.suspend to false to go on."),
+    Reason.PAUSED: ReasonDoc("spec.rollout.paused is true: the rollout stays where it is.", "Set spec.rollout.paused to false to go on."),
+    Reason.NOT_STALLED: ReasonDoc("No human is needed."),
+    Reason.INVALID_SPEC: ReasonDoc(
+        "The spec breaks a rule that only the operator can check; what ran before keeps running.", "Mend the field the message names."
+    ),
+    Reason.DRAFTER_MISMATCH: ReasonDoc("The drafter was trained for another target.", "Use the drafter the message names."),
+    Reason.PAIR_UNKNOWN: ReasonDoc(
+        "The catalog does not know this target and drafter, and the spec does not say enough.",
+        "Set spec.drafter.model and spec.drafter.trainedBlockSize.",
+    ),
+    Reason.ENGINE_UNSUPPORTED: ReasonDoc(
+        "This engine release cannot run what the spec asks for.", "Choose the release or the setting the message names."
+    ),
+    Reason.NAME_TAKEN: ReasonDoc(
+        "An object the operator must write exists and is controlled by something else.",
+        "Delete or rename that object, or give the DFlashDeployment another name.",
+    ),
+    Reason.LEADER_WORKER_SET_MISSING: ReasonDoc(
+        "spec.parallelism.nodes is above 1 and the cluster does not serve LeaderWorkerSet.",
+        "Install LeaderWorkerSet 0.9 or later, or set spec.parallelism.nodes to 1.",
+    ),
+    Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
+        "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."
+    ),
+    Reason.ENGINE_FAILING: ReasonDoc(
+        "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
+    ),
+    Reason.FIRST_REVISION_FAILED: ReasonDoc(
+        "The first revision failed and there is none to go back to.", "Mend the spec, or change spec.restartId to try again."
+    ),
+    Reason.ROLLED_BACK: ReasonDoc(
+        "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."
+    ),
+    Reason.HELD_PAST_DEADLINE: ReasonDoc(
+        "The rollout had no verdict by spec.rollout.deadline.", "Promote or abort the candidate with the annotation the message names."
+    ),
+    Reason.PERMISSION_DENIED: ReasonDoc("The API server refused a write.", "Grant the operator the right the message names."),
+    Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
+    Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
+    Reason.NO_PODS: ReasonDoc("No engine pod is Ready, so there is nothing to measure."),
+    Reason.NOT_MEASURED: ReasonDoc("The first measurement is still to come."),
+    Reason.METRICS_MISSING: ReasonDoc(
+        "A series the operator needs is not there.", "Check that the engine's metrics are on and that Prometheus scrapes its pods."
+    ),
+    Reason.METRICS_STALE: ReasonDoc("The newest sample is too old.", "Check that Prometheus still scrapes the engine pods."),
+    Reason.METRICS_UNREACHABLE: ReasonDoc(
+        "The engine pods' metrics page did not answer.", "Check network policies between the operator and the engine pods."
+    ),
+    Reason.PROMETHEUS_REQUIRED: ReasonDoc(
+        "There are too many engine pods for the operator to scrape by itself.",
+        "Give the operator a Prometheus (its setting DFLASH_PROMETHEUS_URL).",
+    ),
+    Reason.PROMETHEUS_ERROR: ReasonDoc("Prometheus refused or failed a query.", "Check the operator's Prometheus address and credentials."),
+    Reason.TUNING_OFF: ReasonDoc("spec.tuning.mode is Off."),
+    Reason.LEARNING: ReasonDoc("The tuner has too little traffic to judge by."),
+    Reason.TUNED: ReasonDoc("The speculation in force is the best for the load seen."),
+    Reason.FROZEN: ReasonDoc("A rollout is under way, during which the tuner changes nothing."),
+    Reason.LOAD_UNCERTAIN: ReasonDoc(
+        "Two ways of measuring concurrency disagree.", "Check that all engine pods are scraped and their clocks agree."
+    ),
+    Reason.MODEL_MISMATCH: ReasonDoc(
+        "Step times do not follow the learned curve even after a correction.", "Read the decision with kubectl dflash explain."
+    ),
+    Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent or not pay for the restart."),
+    Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell."),
+    Reason.CHANGES_EXHAUSTED: ReasonDoc("spec.tuning.maxChangesPerDay changes were made in the last 24 hours."),
+    Reason.DOWNTIME_NOT_ALLOWED: ReasonDoc(
+        "The change would take the last serving replica down.", "Add a replica or surge, or set spec.tuning.allowDowntime to true."
+    ),
+    Reason.NO_ROLLOUT: ReasonDoc("No rollout is under way."),
+    Reason.PROGRESSING: ReasonDoc("The rollout moves on."),
+    Reason.COMPLETED: ReasonDoc("The last rollout was completed."),
+    Reason.ANALYSIS_FAILED: ReasonDoc("The candidate did worse than a limit of spec.rollout.analysis.", "See status.rollout.analysis."),
+    Reason.INCONCLUSIVE: ReasonDoc("Neither the probe nor the traffic gave a verdict yet."),
+    Reason.HELD: ReasonDoc("The rollout waits for a human.", "Promote or abort the candidate with the annotation the message names."),
+    Reason.ABORTED: ReasonDoc("A human aborted the candidate.", "Change the spec, or spec.restartId to try again."),
+    Reason.PINNED: ReasonDoc("An annotation pins another revision than the spec asks for.", "Remove the annotation serving.dflash.io/pin."),
+    Reason.UNPROVEN: ReasonDoc("The revision was promoted without an analysis, with no replica to judge."),
+    Reason.OUTSIDE_WINDOW: ReasonDoc("spec.rollout.window is closed; the rollout starts when it opens."),
+    Reason.ACCEPTING: ReasonDoc("The target accepts the drafter's tokens."),
+    Reason.SPECULATION_OFF: ReasonDoc("The target runs without speculation."),
+    Reason.DRAFTER_COLLAPSED: ReasonDoc(
+        "The target accepts next to none of the drafter's tokens: speculation costs speed.",
+        "Check the drafter's revision against the target's; in mode Auto the operator acts by itself.",
+    ),
+    Reason.REVISION_NOT_PINNED: ReasonDoc("A model revision is a branch or tag, which may move.", "Set the revision to a 40-digit commit."),
+    Reason.ENGINE_RELEASE_UNTESTED: ReasonDoc(
+        "The command line is that of the nearest older release this operator was tested with.",
+        "Choose a tested release, or watch the first start.",
+    ),
+    Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
+        "This operator would fill in other defaults than those the running revision was made with.", "Change spec.restartId to adopt them."
+    ),
+    Reason.NEWER_DRAFTER_AVAILABLE: ReasonDoc(
+        "The drafter's branch has moved since the running revision was made.", "Pin the new commit, or change spec.restartId to take it."
+    ),
+    Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
+        "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."
+    ),
+    Reason.FIELD_FIGHT: ReasonDoc(
+        "Another writer keeps putting a field back.", "Stop the writer the message names, or leave it the field."
+    ),
+    Reason.OUTAGE_AHEAD: ReasonDoc(
+        "With one replica and no surge the change takes the service down while the model loads.",
+        "Set spec.rollout.maxSurge to 1 to avoid it.",
+    ),
+}
+
+
+def set_condition(
+    existing: Sequence[Mapping[str, Any]],
+    type: ConditionType,
+    status: ConditionStatus | bool | None,
+    reason: Reason,
+    message: str,
+    observed_generation: int | None,
+    now: datetime,
+) -> Sequence[Mapping[str, Any]]:
+    """``existing`` with one condition set; the very same sequence where nothing changed.
+
+    ``status`` may be given as a bool, with None for Unknown. lastTransitionTime moves only when the status flips.
+    """
+    word = status if isinstance(status, str) else {True: "True", False: "False", None: "Unknown"}[status]
+    old = next((condition for condition in existing if condition.get("type") == type), None)
+    new: dict[str, Any] = {
+        "type": str(type),
+        "status": word,
+        "reason": str(reason),
+        "message": shorten(message),
+        "lastTransitionTime": old["lastTransitionTime"] if old and old.get("status") == word else timestamp(now),
+    }
+    if observed_generation is not None:
+        new["observedGeneration"] = observed_generation
+    if old == new:
+        return existing
+    others = [condition for condition in existing if condition.get("type") != type]
+    return sorted([*others, new], key=lambda condition: _position(str(condition.get("type"))))
+
+
+def get_condition(conditions: Iterable[Mapping[str, Any]], type: ConditionType) -> Mapping[str, Any] | None:
+    """The condition of a type, if there is one."""
+    return next((condition for condition in conditions if condition.get("type") == type), None)
+
+
+def timestamp(now: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as Kubernetes writes it."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def shorten(message: str, limit: int = MAX_MESSAGE) -> str:
+    """The message cut to ``limit`` characters, with an ellipsis where something is missing."""
+    return message if len(message) <= limit else message[: limit - 1] + "…"
+
+
+def _position(type: str) -> tuple[int, str]:
+    known = [str(known) for known in ConditionType]
+    return (known.index(type) if type in known else len(known), type)

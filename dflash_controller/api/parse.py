@@ -1,0 +1,54 @@
+"""From the object the API server returned to a Spec, or to the list of what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.types import Spec
+
+_REMEDIES = {
+    "missing": "Set it.",
+    "extra_forbidden": "Remove it, or check its spelling with kubectl explain dfd.spec --recursive.",
+    "literal_error": "Use one of the values named.",
+    "string_pattern_mismatch": "Change it to match; kubectl explain shows an example.",
+}
+
+
+def parse_spec(obj: Mapping[str, Any]) -> Spec | list[Problem]:
+    """The spec of a DFlashDeployment (the whole object is given). Rules between fields are ``validation.problems``' part."""
+    spec = obj.get("spec")
+    if not isinstance(spec, Mapping):
+        return [Problem("spec", "is missing", "Set it; spec.target.model is the least that is needed.")]
+    try:
+        return Spec.model_validate(spec)
+    except ValidationError as error:
+        return _problems(error.errors(include_url=False, include_input=False))
+
+
+def json_path(location: Sequence[int | str], root: str = "spec") -> str:
+    """``("engine", "env", 0, "name")`` as ``spec.engine.env[0].name``."""
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def _problems(errors: Sequence[ErrorDetails]) -> list[Problem]:
+    found: dict[str, Problem] = {}
+    for error in errors:
+        # The arms of a union (int or string) are part of pydantic's location but not of the object.
+        location = [part for part in error["loc"] if part != "[key]" and not _union_arm(part)]
+        path = json_path(location)
+        if len(location) < len(error["loc"]):
+            found.pop(path, None)  # the last arm, text, says it best
+        message = (
+            error["msg"].removeprefix("Input ").replace("should", "must", 1) if error["type"] != "extra_forbidden" else "is not a field"
+        )
+        found.setdefault(path, Problem(path, message, _REMEDIES.get(error["type"], "Change it.")))
+    return list(found.values())
+
+
+def _union_arm(part: int | str) -> bool:
+    return isinstance(part, str) and (part == "int" or part.startswith(("constrained-str", "function-", "str")))

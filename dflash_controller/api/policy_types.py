@@ -1,0 +1,177 @@
+"""The parts of the spec that steer the operator: tuning of the block size, and rollouts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from dflash_controller.api.schema import LIVE, POLICY, Duration, DurationOrZero, IntOrPercent, Model
+
+MAX_BLOCK_SIZE = 64
+
+BlockSize = Annotated[int, Field(ge=1, le=MAX_BLOCK_SIZE)]
+"""One known token and B - 1 drafts; 1 means that nothing is drafted."""
+
+
+class Tuning(Model):
+    """How the block size follows the load."""
+
+    mode: Annotated[Literal["Off", "Advise", "Auto"] | None, POLICY] = Field(
+        None,
+        description="Off runs blockSize. Advise decides and shows, but changes nothing. Auto acts. Default Advise. "
+        "Going from Auto to Advise never changes a running engine: it is the emergency brake.",
+    )
+    block_sizes: Annotated[tuple[BlockSize, ...], POLICY] = Field(
+        (),
+        max_length=8,
+        description="Block sizes to choose from, ascending, none above the drafter's trained block size; 1 stands for speculation off. "
+        "Default 8 and 16, up to the trained block size.",
+    )
+    actuator: Annotated[Literal["Auto", "Schedule", "Restart"] | None, POLICY] = Field(
+        None,
+        description="How a change is made. Schedule: the engine picks the block by load from a table (vLLM 0.26 and later). "
+        "Restart: a new revision. Auto (default) takes Schedule where the engine has it.",
+    )
+    min_gain_percent: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=1000, description="Smallest expected gain in tokens per second that is worth a change. Default 5."
+    )
+    window: Annotated[Duration | None, POLICY] = Field(None, description="Span of traffic one decision looks at. Default 5m.")
+    min_dwell: Annotated[DurationOrZero | None, POLICY] = Field(None, description="Shortest time between two changes. Default 30m.")
+    max_changes_per_day: Annotated[int | None, POLICY] = Field(None, ge=0, le=1000, description="Most changes in any 24 hours. Default 4.")
+    allow_downtime: Annotated[bool | None, POLICY] = Field(
+        None,
+        description="Let a change take the last serving replica down (replicas 1 without surge). Default false.",
+    )
+
+
+class MetricGate(Model):
+    """One metric of the analysis: candidate against the stable revision serving at the same time."""
+
+    enabled: Annotated[bool | None, POLICY] = Field(None, description="Whether this metric is judged. Default true.")
+    limit: Annotated[float | None, POLICY] = Field(None, ge=0, le=1000, description="Worst value that still passes.")
+    min_samples: Annotated[int | None, POLICY] = Field(
+        None, ge=1, le=10_000_000, description="Below so many samples on either side the verdict is Inconclusive."
+    )
+    window: Annotated[Duration | None, POLICY] = Field(None, description="Span of traffic one measurement covers.")
+    interval: Annotated[Duration | None, POLICY] = Field(None, description="Time between two measurements.")
+    failure_limit: Annotated[int | None, POLICY] = Field(
+        None, ge=0, le=100, description="Failed measurements that are tolerated; one more fails the rollout."
+    )
+
+
+class AcceptanceGate(MetricGate):
+    """Tokens committed per verify step. Judged only when the block size is the same on both sides."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=100, description="Largest loss of acceptance length against stable, in percent. Default 5."
+    )
+
+
+class SpeedGate(MetricGate):
+    """Output tokens per second per replica, normalised for load."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=100, description="Largest loss of speed against stable, in percent. Default 5."
+    )
+
+
+class TtftGate(MetricGate):
+    """Time to first token, 95th percentile."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 20."
+    )
+
+
+class LatencyGate(MetricGate):
+    """Time per output token, 95th percentile."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 10."
+    )
+
+
+class ErrorsGate(MetricGate):
+    """Requests that ended in an error."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=100, description="Largest share of failed requests above that of stable, in percentage points. Default 1."
+    )
+
+
+class RestartsGate(MetricGate):
+    """Restarts of engine containers."""
+
+    limit: Annotated[float | None, POLICY] = Field(
+        None, ge=0, le=1000, description="Most container restarts of the candidate's pods since they were first Ready. Default 0."
+    )
+
+
+class Analysis(Model):
+    """What a candidate is judged by. A metric that means nothing for the change at hand is left out by itself."""
+
+    acceptance_length: AcceptanceGate = Field(default_factory=AcceptanceGate, description="Tokens committed per verify step.")
+    speed: SpeedGate = Field(default_factory=SpeedGate, description="Output tokens per second per replica, normalised for load.")
+    ttft: TtftGate = Field(default_factory=TtftGate, description="Time to first token, 95th percentile.")
+    latency: LatencyGate = Field(default_factory=LatencyGate, description="Time per output token, 95th percentile.")
+    errors: ErrorsGate = Field(default_factory=ErrorsGate, description="Requests that ended in an error.")
+    restarts: RestartsGate = Field(default_factory=RestartsGate, description="Restarts of engine containers.")
+
+
+class Probe(Model):
+    """Greedy prompts that the operator itself sends to one candidate pod and one stable pod, paired by prompt."""
+
+    enabled: Annotated[bool | None, POLICY] = Field(None, description="Whether the probe runs. Default true.")
+    prompts: Annotated[int | None, POLICY] = Field(None, ge=8, le=1024, description="Number of prompts. Default 64.")
+    max_tokens: Annotated[int | None, POLICY] = Field(None, ge=16, le=4096, description="Output tokens per prompt. Default 256.")
+    prompts_per_minute: Annotated[int | None, POLICY] = Field(
+        None, ge=1, le=6000, description="Pace, so that users do not feel the probe. Default 60."
+    )
+    timeout: Annotated[Duration | None, POLICY] = Field(None, description="Longest time one prompt may take. Default 60s.")
+    max_mismatch_percent: Annotated[float | None, POLICY] = Field(
+        None,
+        ge=0,
+        le=100,
+        description="Largest share of prompts whose text may differ from stable's; a drafter must not change text, "
+        "but batch-dependent rounding may flip a near tie. Default 5.",
+    )
+
+
+class RolloutWindow(Model):
+    """When rollouts may start. One that is under way is carried on."""
+
+    schedule: Annotated[
+        Annotated[str, StringConstraints(min_length=9, max_length=120, pattern=r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$")], POLICY
+    ] = Field(description="Start of the window as a cron expression of five fields, for instance '0 22 * * 1-5'.")
+    duration: Annotated[Duration, POLICY] = Field(description="Length of the window, for instance 4h.")
+    time_zone: Annotated[Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_+/-]*$")] | None, POLICY] = Field(
+        None, description="Time zone of the schedule, for instance Europe/Berlin. Default Etc/UTC."
+    )
+
+
+class Rollout(Model):
+    """How one revision replaces another."""
+
+    max_surge: Annotated[IntOrPercent | None, LIVE] = Field(
+        None,
+        description="Replicas above spec.replicas during a rollout, as a number or a percentage (rounded up). "
+        "Each needs free accelerators. Default 0.",
+    )
+    max_unavailable: Annotated[IntOrPercent | None, LIVE] = Field(
+        None, description="Replicas that may be missing during a rollout, as a number or a percentage (rounded down). Default 1."
+    )
+    analysis: Analysis = Field(default_factory=Analysis, description="What a candidate is judged by.")
+    probe: Probe = Field(default_factory=Probe, description="The operator's own paired prompts.")
+    on_inconclusive: Annotated[Literal["Hold", "Promote", "Rollback"] | None, POLICY] = Field(
+        None, description="What to do when neither the probe nor the traffic gave a verdict by the deadline. Default Hold."
+    )
+    automatic_rollback: Annotated[bool | None, POLICY] = Field(
+        None, description="Go back to stable when the analysis fails; false holds the rollout for a human. Default true."
+    )
+    deadline: Annotated[Duration | None, POLICY] = Field(
+        None, description="Longest time for a verdict, counted from the candidate's first Ready replica. Default 2h."
+    )
+    paused: Annotated[bool | None, POLICY] = Field(None, description="Stop the rollout where it is. Default false.")
+    window: RolloutWindow | None = Field(None, description="When rollouts may start. Absent: at any time.")
+    history_limit: Annotated[int | None, POLICY] = Field(None, ge=1, le=50, description="Old revisions to keep for going back. Default 10.")

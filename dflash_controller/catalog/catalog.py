@@ -1,0 +1,125 @@
+"""Known targets and the drafters trained for them (data: ``pairs.yaml``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from dflash_controller.api.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target with the drafter trained for it."""
+
+    target: str
+    drafter: str
+    trained_block_size: int | None
+    """Block size of the training, the largest to serve; None where it is not published."""
+    target_bytes: int
+    """Size of the target's weights."""
+    drafter_bytes: int
+    """Size of the drafter's weights."""
+    hybrid: bool
+    """The target mixes attention with recurrent layers (Mamba, gated delta net)."""
+    moe: bool
+    """The target is a mixture of experts."""
+    tensor: int
+    """Recommended accelerators per replica."""
+    mirrors: tuple[str, ...] = ()
+    """Other repositories with the same drafter."""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By engine: flags (``--flag=value``) and environment variables (``NAME=value``) that the drafter's card recommends."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """By fact: where it is from, in words."""
+    note: str = ""
+    """What its user should know; empty where there is nothing."""
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafter and its mirrors."""
+        return (self.drafter, *self.mirrors)
+
+    def recommended_args(self, engine: str) -> tuple[str, ...]:
+        """What the card recommends for an engine; empty where it says nothing."""
+        return self.flags.get(engine, ())
+
+
+class Catalog:
+    """Look-up by repository name; as on Hugging Face, case does not matter."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        """Raises ValueError where a target is listed twice."""
+        self._by_target: dict[str, Pair] = {}
+        self._by_drafter: dict[str, list[Pair]] = {}
+        for pair in pairs:
+            if pair.target.lower() in self._by_target:
+                raise ValueError(f"{pair.target} is listed twice")
+            self._by_target[pair.target.lower()] = pair
+            for drafter in pair.drafters:
+                self._by_drafter.setdefault(drafter.lower(), []).append(pair)
+
+    @staticmethod
+    @cache
+    def load() -> Catalog:
+        """The catalog that comes with this release. Raises ValueError where its data is broken."""
+        text = resources.files("dflash_controller.catalog").joinpath("pairs.yaml").read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        return Catalog(_pair(entry, data["flags"], data["sources"]) for entry in data["pairs"])
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """All pairs, as listed."""
+        return tuple(self._by_target.values())
+
+    def find(self, target: str) -> Pair | None:
+        """The pair of a target."""
+        return self._by_target.get(target.lower())
+
+    def pair(self, target: str, drafter: str) -> Pair | None:
+        """The pair of exactly this target and drafter or one of its mirrors."""
+        known = self.find(target)
+        return known if known and drafter.lower() in (name.lower() for name in known.drafters) else None
+
+    def by_drafter(self, drafter: str) -> Pair | None:
+        """A pair with this drafter or mirror, for the facts about the drafter alone: a quantised or fine-tuned target shares them."""
+        return next(iter(self._by_drafter.get(drafter.lower(), ())), None)
+
+    def problem(self, target: str, drafter: str) -> Problem | None:
+        """A drafter that is known to belong to another target than this known one.
+
+        Where the catalog does not know the target it may be a quantised or fine-tuned copy, which the drafter can serve.
+        """
+        right, owner = self.find(target), self.by_drafter(drafter)
+        if right is None or owner is None or self.pair(target, drafter):
+            return None
+        return Problem(
+            "spec.drafter.model",
+            f"{drafter} was trained for {owner.target}, not for {right.target}",
+            f"Use {right.drafter}, or leave spec.drafter.model out.",
+        )
+
+
+def _pair(entry: Mapping[str, Any], flags: Mapping[str, list[str]], sources: Mapping[str, str]) -> Pair:
+    try:
+        return Pair(
+            target=entry["target"],
+            drafter=entry["drafter"],
+            trained_block_size=entry.get("trainedBlockSize"),
+            target_bytes=entry["targetBytes"],
+            drafter_bytes=entry["drafterBytes"],
+            hybrid=entry["hybrid"],
+            moe=entry["moe"],
+            tensor=entry["tensor"],
+            mirrors=tuple(entry.get("mirrors", ())),
+            flags={engine: tuple(flags[name]) for engine, name in entry.get("flags", {}).items()},
+            sources={fact: sources[name] for fact, name in entry["sources"].items()},
+            note=entry.get("note", ""),
+        )
+    except KeyError as error:
+        raise ValueError(f"{entry.get('target')}: {error} is missing") from error

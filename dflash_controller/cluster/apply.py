@@ -1,0 +1,116 @@
+"""Which applies are worth sending, and when two managers fight over a field. Decides only; ``executor`` sends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflash_controller.cluster.ownership import Path, drift
+from dflash_controller.cluster.store import Identity
+
+FIGHT_COUNT = 3
+FIGHT_WINDOW_SECONDS = 600.0
+FIRST_PAUSE_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 3600.0
+
+
+def needs_apply(manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
+    """Whether applying the manifest could change anything."""
+    return live is None or bool(drift(manifest, live))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do about one manifest."""
+
+    send: bool
+    fight: tuple[Path, ...] = ()
+    """Fields another manager keeps taking, to be told once per fight."""
+    retry_after_s: float | None = None
+    """Held back: the earliest time another try is allowed."""
+
+
+@dataclass(slots=True)
+class _Record:
+    manifest: str = ""
+    """Digest of the manifest applied last."""
+    futile: str = ""
+    """Digest of manifest and live object of an apply that changed nothing."""
+    put_back: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_COUNT))
+    fights: int = 0
+    not_before: float = 0.0
+
+
+class ApplyMemory:
+    """What applies have led to. ``clock`` gives monotonic seconds. Lost at a restart, which costs at most one futile apply per object."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._records: dict[Identity, _Record] = {}
+
+    def judge(self, identity: Identity, manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> Verdict:
+        """Whether to send this apply, given the object as it is."""
+        if live is None:
+            return Verdict(send=True)
+        paths = drift(manifest, live)
+        if not paths:
+            return Verdict(send=False)
+        record = self._records.get(identity)
+        if record is None:
+            return Verdict(send=True)
+        intent = digest(manifest)
+        if record.futile == intent + _state(live):
+            return Verdict(send=False)
+        if record.manifest != intent:
+            record.put_back.clear()
+            record.fights = 0
+            record.not_before = 0.0
+            return Verdict(send=True)
+        return self._fighting(record, paths)
+
+    def applied(self, identity: Identity, manifest: Mapping[str, Any], before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
+        """The apply was sent and answered."""
+        record = self._records.setdefault(identity, _Record())
+        record.manifest = digest(manifest)
+        unchanged = before is not None and before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
+        record.futile = record.manifest + _state(after) if unchanged else ""
+
+    def prune(self, known: Callable[[Identity], bool]) -> None:
+        """Forget objects that are gone."""
+        self._records = {identity: record for identity, record in self._records.items() if known(identity)}
+
+    def _fighting(self, record: _Record, paths: list[Path]) -> Verdict:
+        """The same manifest again on an object that moved away from it: put it back, ever more slowly once that has become a habit."""
+        now = self._clock()
+        if now < record.not_before:
+            return Verdict(send=False, retry_after_s=record.not_before - now)
+        if record.put_back and now - record.put_back[-1] > FIGHT_WINDOW_SECONDS + _pause(record.fights):
+            record.put_back.clear()
+            record.fights = 0
+        record.put_back.append(now)
+        habit = len(record.put_back) == FIGHT_COUNT and now - record.put_back[0] <= FIGHT_WINDOW_SECONDS
+        if not habit and not record.fights:
+            return Verdict(send=True)
+        record.fights += 1
+        record.not_before = now + _pause(record.fights)
+        return Verdict(send=True, fight=tuple(paths), retry_after_s=_pause(record.fights))
+
+
+def _pause(fights: int) -> float:
+    return min(FIRST_PAUSE_SECONDS * 2 ** (fights - 1), LONGEST_PAUSE_SECONDS) if fights else 0.0
+
+
+def digest(value: Any) -> str:
+    """A short name for a JSON value, independent of the order of its fields."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=list).encode()).hexdigest()[:16]
+
+
+def _state(live: Mapping[str, Any]) -> str:
+    """Digest of an object without what moves by itself: its status, its version and the time of bookkeeping."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in ("resourceVersion", "generation", "managedFields")}
+    fields = [entry.get("fieldsV1") for entry in live["metadata"].get("managedFields") or ()]
+    return digest([{name: value for name, value in live.items() if name not in ("status", "metadata")}, metadata, fields])

@@ -1,0 +1,80 @@
+"""What can go wrong with a call to the API server, told apart by what the caller can do about it."""
+
+from __future__ import annotations
+
+import json
+
+
+class ApiError(Exception):
+    """The API server refused or failed. ``code`` is the HTTP status, 0 when there was no answer; ``reason`` is metav1.Status.reason."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(f"{code} {reason}: {message}" if code else message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """409: a precondition (resourceVersion, UID) does not hold, or another manager owns a field."""
+
+
+class AlreadyExists(Conflict):
+    """409 AlreadyExists: the name is taken."""
+
+
+class Gone(ApiError):
+    """410: the continuation of a list is too old to go on."""
+
+
+class Forbidden(ApiError):
+    """401 or 403: the operator's role lacks a permission, or its token is not accepted."""
+
+
+class Invalid(ApiError):
+    """400, 422, or an apply that does not fit the schema: the object is refused; sending it again cannot help."""
+
+
+class Unavailable(ApiError):
+    """No answer, 429 or 5xx: the same call may succeed later."""
+
+
+class LostLeadership(Exception):
+    """This process may no longer write: its Lease was not renewed in time."""
+
+
+class PlanConflict(Exception):
+    """The cluster is not what the plan was made for: drop the plan and make a new one."""
+
+
+_BY_CODE: dict[int, type[ApiError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    413: Invalid,
+    422: Invalid,
+    429: Unavailable,
+}
+
+
+def error_of(code: int, body: str | None) -> ApiError:
+    """The error for an answer with this HTTP status; ``body`` is a metav1.Status or whatever a proxy put in its place."""
+    reason, message = "", (body or "").strip()
+    try:
+        status = json.loads(message)
+        reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    except (ValueError, AttributeError):
+        message = message[:500]
+    if code == 409 and reason == "AlreadyExists":
+        return AlreadyExists(code, reason, message)
+    if code == 500 and "failed to create typed patch object" in message:
+        # Kubernetes 1.35 answers 500 to an apply with a field its schema does not know.
+        return Invalid(code, reason, message)
+    return _BY_CODE.get(code, Unavailable if code >= 500 else ApiError)(code, reason, message)

@@ -1,0 +1,286 @@
+"""Carries a plan out, write by write, and drops it at the first sign that the cluster is not what it was made for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from dflash_controller.cluster.apply import ApplyMemory, Verdict, digest
+from dflash_controller.cluster.client import Client, Obj
+from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
+from dflash_controller.cluster.events import EventRecorder
+from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT, Kind, find_kind, kind_of
+from dflash_controller.cluster.ownership import Path, other_managers, readable
+from dflash_controller.cluster.store import Identity, Store
+from dflash_controller.planning.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref, Step
+from dflash_controller.planning.snapshot import Key, Object, Snapshot
+
+log = logging.getLogger(__name__)
+
+REASON_FIELD_FIGHT = "FieldFight"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What came of a plan."""
+
+    writes: int = 0
+    """Writes to children and to the status; events are not counted."""
+    skipped: int = 0
+    """Applies that would have changed nothing."""
+    status_written: bool = False
+    events: int = 0
+    retry_after_s: float | None = None
+    """A write is held back because another manager keeps undoing it: look again then."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One execution under way."""
+
+    key: Key
+    snapshot: Snapshot
+    moved: dict[tuple[str, str], str]
+    """(uid, version the plan knew) to the version after the plan's own fenced write."""
+    result: ExecutionResult
+
+
+class Executor:
+    """Writes for one process. ``still_leader`` is asked before each write: a process that was paused never goes on with an old plan."""
+
+    def __init__(
+        self, client: Client, store: Store, events: EventRecorder, *, still_leader: Callable[[], bool], clock: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._events = events
+        self._still_leader = still_leader
+        self._memory = ApplyMemory(clock)
+        self._futile_status: dict[Key, str] = {}
+
+    async def execute(self, plan: Plan, snapshot: Snapshot) -> ExecutionResult:
+        """Steps in order, then the status.
+
+        Raises PlanConflict when a precondition does not hold (the store has been corrected by then: plan again), LostLeadership before
+        a write that is no longer allowed, ApiError when a write is refused or not answered, and ValueError when a plan that takes
+        something away was made from a snapshot not read live.
+        """
+        if plan.irreversible and not snapshot.live:
+            raise ValueError("a plan with an irreversible step needs a snapshot read live")
+        run = _Run(snapshot.key, snapshot, {}, ExecutionResult())
+        for step in plan.steps:
+            await self._carry_out(step, run)
+        if plan.status is not None:
+            await self._write_status(plan.status, run)
+        return run.result
+
+    def prune(self) -> None:
+        """Forget what was remembered of objects that are gone."""
+        self._memory.prune(lambda identity: self._store.version(identity) is not None)
+        alive = self._store.keys()
+        self._futile_status = {key: shown for key, shown in self._futile_status.items() if key in alive}
+
+    async def _carry_out(self, step: Step, run: _Run) -> None:
+        match step:
+            case Adopt(ref, owner_references):
+                await self._patch(ref, {"metadata": {"ownerReferences": list(owner_references)}}, run)
+            case Annotate(ref, annotations, revision):
+                numbered = {} if revision is None else {"revision": revision}
+                await self._patch(ref, {"metadata": {"annotations": dict(annotations)}} | numbered, run)
+            case Create(manifest):
+                await self._create(manifest, run)
+            case Apply():
+                await self._apply(step, run)
+            case Delete(ref):
+                await self._delete(ref, run)
+            case Event():
+                await self._tell(step, run)
+            case _:
+                assert_never(step)
+
+    async def _patch(self, ref: Ref, patch: dict[str, Any], run: _Run) -> None:
+        kind = find_kind(ref.api_version, ref.kind)
+        version = self._fence(ref, run)
+        patch["metadata"]["resourceVersion"] = version
+        after = await self._write(kind, ref.namespace, ref.name, run, self._client.merge_patch, kind, ref.namespace, ref.name, patch)
+        self._moved(ref, after, run)
+
+    async def _create(self, manifest: Mapping[str, Any], run: _Run) -> None:
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        await self._write(kind, metadata["namespace"], metadata["name"], run, self._client.create, kind, manifest)
+
+    async def _apply(self, step: Apply, run: _Run) -> None:
+        kind, metadata = kind_of(step.manifest), step.manifest["metadata"]
+        identity: Identity = (kind, metadata["namespace"], metadata["name"])
+        if step.fence is None:
+            await self._require_free(identity, run)
+        live = self._live(identity, run) if step.fence else None
+        verdict = self._memory.judge(identity, step.manifest, live)
+        if verdict.retry_after_s is not None:
+            held = run.result.retry_after_s
+            run.result = replace(run.result, retry_after_s=min(verdict.retry_after_s, held) if held is not None else verdict.retry_after_s)
+        if not verdict.send:
+            run.result = replace(run.result, skipped=run.result.skipped + 1)
+            return
+        opponents = await self._opponents(identity, verdict)
+        body = self._fenced_manifest(step, run)
+        # Without force an apply meant to create gives way to an object that appeared under the name in between.
+        after = await self._write(kind, identity[1], identity[2], run, self._client.apply, kind, body, force=step.fence is not None)
+        self._memory.applied(identity, step.manifest, live, after)
+        if step.fence and step.fenced:
+            self._moved(step.fence, after, run)
+        if verdict.fight:
+            await self._tell(_fight_event(identity, verdict.fight, opponents, verdict.retry_after_s or 0.0), run)
+
+    def _fenced_manifest(self, step: Apply, run: _Run) -> Obj:
+        if step.fence is None:
+            return dict(step.manifest)
+        # The UID turns "deleted in the meantime" into a conflict, where a plain apply would create the object anew.
+        fence = {"uid": step.fence.uid} | ({"resourceVersion": self._fence(step.fence, run)} if step.fenced else {})
+        return {**step.manifest, "metadata": {**step.manifest["metadata"], **fence}}
+
+    async def _require_free(self, identity: Identity, run: _Run) -> None:
+        """The plan found nothing under this name among the labelled children; somebody else's object may hold it all the same."""
+        try:
+            holder = await self._client.get(*identity)
+        except NotFound:
+            return
+        self._take_in(identity, holder, run)
+        raise PlanConflict(f"{identity[0].name} {identity[1]}/{identity[2]} exists")
+
+    async def _delete(self, ref: Ref, run: _Run) -> None:
+        kind = find_kind(ref.api_version, ref.kind)
+        version = self._fence(ref, run)
+        try:
+            answer = await self._guarded(self._client.delete, kind, ref.namespace, ref.name, uid=ref.uid, resource_version=version)
+        except NotFound:
+            self._store.forget((kind, ref.namespace, ref.name), int(version))
+            return
+        except Conflict as error:
+            raise await self._conflict((kind, ref.namespace, ref.name), error, run) from error
+        if answer.get("kind") == kind.name and answer["metadata"].get("finalizers"):
+            self._store.put(kind, answer)
+        else:
+            self._store.forget((kind, ref.namespace, ref.name), int(version))
+        run.result = replace(run.result, writes=run.result.writes + 1)
+
+    async def _write_status(self, status: Mapping[str, Any], run: _Run) -> None:
+        deployment = run.snapshot.deployment
+        if deployment is None or _same(status, deployment.get("status") or {}):
+            return
+        metadata = deployment["metadata"]
+        shown = digest([status, deployment.get("status")])
+        if self._futile_status.get(run.key) == shown:
+            return
+        body = {
+            "apiVersion": DFLASH_DEPLOYMENT.api_version,
+            "kind": DFLASH_DEPLOYMENT.name,
+            "metadata": {field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion")},
+            "status": _without_none(status),
+        }
+        namespace, name = run.key.namespace, run.key.name
+        after = await self._write(
+            DFLASH_DEPLOYMENT, namespace, name, run, self._client.apply, DFLASH_DEPLOYMENT, body, subresource="status"
+        )
+        if after["metadata"]["resourceVersion"] == metadata["resourceVersion"]:
+            self._futile_status[run.key] = shown
+        else:
+            self._futile_status.pop(run.key, None)
+        run.result = replace(run.result, status_written=True)
+
+    async def _tell(self, event: Event, run: _Run) -> None:
+        if run.snapshot.deployment is None:
+            return
+        self._require_leadership()
+        if await self._events.tell(event, run.snapshot.deployment):
+            run.result = replace(run.result, events=run.result.events + 1)
+
+    async def _opponents(self, identity: Identity, verdict: Verdict) -> tuple[str, ...]:
+        """Who holds the fields now; the store keeps only the operator's own bookkeeping, so ask."""
+        if not verdict.fight:
+            return ()
+        try:
+            return other_managers(await self._client.get(*identity), verdict.fight)
+        except NotFound:
+            return ()
+
+    async def _write(
+        self, kind: Kind, namespace: str, name: str, run: _Run, call: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Obj:
+        try:
+            after: Obj = await self._guarded(call, *arguments, **options)
+        except (Conflict, NotFound) as error:
+            raise await self._conflict((kind, namespace, name), error, run) from error
+        self._take_in((kind, namespace, name), after, run)
+        run.result = replace(run.result, writes=run.result.writes + 1)
+        return after
+
+    async def _guarded(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self._require_leadership()
+        return await call(*arguments, **options)
+
+    def _require_leadership(self) -> None:
+        if not self._still_leader():
+            raise LostLeadership("the Lease was not renewed in time")
+
+    async def _conflict(self, identity: Identity, error: Conflict | NotFound, run: _Run) -> PlanConflict:
+        """Correct the store, so that the next plan starts from what is there even if the watch lags."""
+        log.info("plan for %s dropped: %s %s/%s: %s", run.key, identity[0].name, identity[1], identity[2], error)
+        if isinstance(error, AlreadyExists) or not isinstance(error, NotFound):
+            try:
+                self._take_in(identity, await self._client.get(*identity), run)
+            except NotFound:
+                error = NotFound(404, "NotFound", f"{identity[0].name} {identity[2]} is gone")
+        if isinstance(error, NotFound):
+            known = self._store.version(identity)
+            if known is not None:
+                self._store.forget(identity, known)
+        return PlanConflict(str(error))
+
+    def _take_in(self, identity: Identity, obj: Object, run: _Run) -> None:
+        self._store.put(identity[0], obj)
+        if self._store.belongs(identity) == run.key:
+            self._store.unclaim(run.key, identity)
+        else:
+            self._store.claim(run.key, identity[0], obj)
+
+    def _live(self, identity: Identity, run: _Run) -> Object | None:
+        """The object as last seen: a child by its label, or one without our label that the plan has just been allowed to take over."""
+        return self._store.get(identity) or self._store.claimed(run.key, identity)
+
+    def _fence(self, ref: Ref, run: _Run) -> str:
+        """The version to demand: the plan's, moved on by the plan's own writes to the same object."""
+        return run.moved.get((ref.uid, ref.resource_version), ref.resource_version)
+
+    def _moved(self, ref: Ref, after: Obj, run: _Run) -> None:
+        run.moved[ref.uid, ref.resource_version] = after["metadata"]["resourceVersion"]
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {field: _without_none(item) for field, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _same(rendered: Any, live: Any) -> bool:
+    """Whether two statuses say the same; None is how absence may be rendered."""
+    if isinstance(rendered, Mapping) and isinstance(live, Mapping):
+        shown = {field: value for field, value in rendered.items() if value is not None}
+        return shown.keys() == live.keys() and all(_same(value, live[field]) for field, value in shown.items())
+    if isinstance(rendered, list | tuple) and isinstance(live, list | tuple):
+        return len(rendered) == len(live) and all(_same(a, b) for a, b in zip(rendered, live, strict=True))
+    return bool(rendered == live)
+
+
+def _fight_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...], pause_s: float) -> Event:
+    kind, _, name = identity
+    who = f"field manager {opponents[0]}" if opponents else "another writer"
+    what = ", ".join(readable(path) for path in fields[:3])
+    return Event(
+        type="Warning",
+        reason=REASON_FIELD_FIGHT,
+        message=f"{kind.name} {name}: {who} keeps changing {what}; it has been put back and will be less and less often. "
+        f"Stop that writer or leave the field to it",
+    )

@@ -1,0 +1,62 @@
+"""The door of the store for pods: from a pod as the API server sends it to the few fields that decisions read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dflash_controller.api import names
+from dflash_controller.planning.snapshot import Pod
+
+
+def project(pod: Mapping[str, Any]) -> Pod:
+    """What decisions read of a v1 Pod."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    ready, scheduled = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
+    is_ready = ready.get("status") == "True"
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        revision=labels.get(names.LABEL_REVISION, ""),
+        role=labels.get(names.LABEL_ROLE, ""),
+        block_size=labels.get(names.LABEL_BLOCK_SIZE, ""),
+        node=spec.get("nodeName"),
+        ip=status.get("podIP"),
+        phase=status.get("phase") or "Pending",
+        ready=is_ready,
+        ready_since=ready.get("lastTransitionTime") if is_ready else None,
+        terminating="deletionTimestamp" in metadata,
+        created=metadata.get("creationTimestamp") or "",
+        restarts=sum(container.get("restartCount", 0) for container in containers),
+        waiting_reason=_waiting_reason(containers),
+        message=_failure(containers) or status.get("message"),
+        unschedulable=(scheduled.get("message") or "Unschedulable") if scheduled.get("status") == "False" else None,
+    )
+
+
+def _waiting_reason(containers: Iterable[Mapping[str, Any]]) -> str | None:
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting:
+            reason: str | None = waiting.get("reason")
+            return reason
+    return None
+
+
+def _failure(containers: Iterable[Mapping[str, Any]]) -> str | None:
+    """Message of the container that failed last; a container that cannot start at all (its image, its configuration) goes before."""
+    ends: list[tuple[str, str]] = []
+    for container in containers:
+        state, last = container.get("state") or {}, container.get("lastState") or {}
+        for ended in (state.get("terminated"), last.get("terminated")):
+            if ended and ended.get("exitCode", 0) != 0:
+                text = ended.get("message") or f"{ended.get('reason') or 'Error'}, exit code {ended['exitCode']}"
+                ends.append((ended.get("finishedAt") or "", f"{container['name']}: {text.strip()}"))
+        waiting = state.get("waiting") or {}
+        if waiting.get("message") and not last.get("terminated"):
+            return f"{container['name']}: {waiting['message'].strip()}"
+    return max(ends)[1] if ends else None

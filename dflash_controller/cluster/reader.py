@@ -1,0 +1,93 @@
+"""Authoritative reads: the whole cluster for the store at start and every few minutes, one deployment before something irreversible."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dflash_controller.cluster import kinds
+from dflash_controller.cluster.client import Client
+from dflash_controller.cluster.errors import Gone, NotFound
+from dflash_controller.cluster.kinds import Kind
+from dflash_controller.cluster.store import Entry, Store
+from dflash_controller.planning.snapshot import Key, Snapshot
+
+
+class Reader:
+    """Fills the store from lists. ``namespaces`` limits what is read; empty means the whole cluster."""
+
+    def __init__(self, client: Client, store: Store, namespaces: Sequence[str] = ()) -> None:
+        self._client = client
+        self._store = store
+        self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
+
+    async def discover(self) -> frozenset[Kind]:
+        """Ask which optional kinds are served now, and remember it in the store."""
+        served = await self._client.served(kind for kind in kinds.STORED if kind.optional)
+        self._store.served = served | {kind for kind in kinds.STORED if not kind.optional}
+        return served
+
+    async def resync(self) -> frozenset[Key]:
+        """List every kind anew, one after the other. Returns the deployments for which the store had missed something."""
+        await self.discover()
+        changed: set[Key] = set()
+        for kind in kinds.STORED:
+            for namespace in self._scopes:
+                changed |= await self.relist(kind, namespace)
+        for key in sorted(self._store.keys()):
+            await self._look_at_claims(key)
+        return frozenset(changed)
+
+    async def refresh(self, key: Key) -> Snapshot:
+        """Read one deployment and its children from the API server (consistent reads, past every cache), through the store."""
+        served = [kind for kind in kinds.CHILDREN if kind in self._store.served]
+        await asyncio.gather(self._refresh_deployment(key), self._look_at_claims(key), *(self._refresh_kind(kind, key) for kind in served))
+        return self._store.snapshot(key, live=True)
+
+    async def relist(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
+        """List one kind anew, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something."""
+        if kind not in self._store.served:
+            return self._store.replace(kind, (), self._store.newest(kind), namespace=namespace)
+        selector = None if kind is kinds.DFLASH_DEPLOYMENT else kinds.CHILD_SELECTOR
+        entries, version = await self._entries(kind, namespace, selector)
+        return self._store.replace(kind, entries, version, namespace=namespace)
+
+    async def _refresh_kind(self, kind: Kind, key: Key) -> None:
+        entries, version = await self._entries(kind, key.namespace, kinds.selector_of(key.name))
+        self._store.replace(kind, entries, version, key=key)
+
+    async def _refresh_deployment(self, key: Key) -> None:
+        identity = (kinds.DFLASH_DEPLOYMENT, key.namespace, key.name)
+        known = self._store.version(identity)
+        try:
+            self._store.put(kinds.DFLASH_DEPLOYMENT, await self._client.get(*identity))
+        except NotFound:
+            if known is not None:
+                self._store.forget(identity, known)
+
+    async def _look_at_claims(self, key: Key) -> None:
+        """Objects without our label are not watched."""
+        for identity in self._store.claims(key):
+            try:
+                holder = await self._client.get(*identity)
+            except NotFound:
+                self._store.unclaim(key, identity)
+                continue
+            self._store.put(identity[0], holder)
+            if self._store.belongs(identity) != key:
+                self._store.claim(key, identity[0], holder)
+
+    async def _entries(self, kind: Kind, namespace: str | None, selector: str | None) -> tuple[list[Entry], int]:
+        """The list, projected page by page: a whole list of pods would not fit the operator's memory limit."""
+        for last_try in (False, True):
+            try:
+                entries: list[Entry] = []
+                version = 0
+                async for page, list_version in self._client.pages(kind, namespace, selector=selector):
+                    entries += [Entry.of(kind, obj) for obj in page]
+                    version = int(list_version)
+                return entries, version
+            except Gone:
+                if last_try:
+                    raise
+        raise AssertionError("unreachable")

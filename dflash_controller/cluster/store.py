@@ -1,0 +1,250 @@
+"""The operator's picture of the cluster: fed by watches, by every answer to a write, and by lists that say what is gone.
+
+Not safe for threads: everything happens on one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dflash_controller.api import names
+from dflash_controller.cluster import kinds
+from dflash_controller.cluster.kinds import Kind
+from dflash_controller.cluster.pods import project
+from dflash_controller.planning.snapshot import Key, Object, Pod, Snapshot
+
+Identity = tuple[Kind, str, str]
+"""Kind, namespace and name."""
+
+_NOBODY: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object as the store keeps it."""
+
+    identity: Identity
+    key: Key | None
+    """The DFlashDeployment it is or belongs to by label; None: of no interest."""
+    version: int
+    object: Object | Pod
+
+    @classmethod
+    def of(cls, kind: Kind, obj: Mapping[str, Any]) -> Entry:
+        """Keep of ``obj`` what decisions read: a pod is projected, any other object loses what other managers' bookkeeping holds."""
+        metadata = obj["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        if kind is kinds.DFLASH_DEPLOYMENT:
+            key: Key | None = Key(namespace, name)
+        else:
+            owner = (metadata.get("labels") or {}).get(names.LABEL_DEPLOYMENT)
+            key = Key(namespace, owner) if owner else None
+        kept = project(obj) if kind is kinds.POD else _trimmed(obj)
+        return cls((kind, namespace, name), key, int(metadata["resourceVersion"]), kept)
+
+
+class Store:
+    """Objects by kind, namespace and name, indexed by the DFlashDeployment they belong to.
+
+    A version never goes backwards: an object older than what is known, or than the deletion that is known, is ignored.
+    resourceVersions of one kind are ordered numbers (guaranteed by conforming API servers since Kubernetes 1.35, true of etcd before).
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Identity, Entry] = {}
+        self._members: dict[Key, dict[Identity, Entry]] = {}
+        self._claims: dict[Key, dict[Identity, Object]] = {}
+        self._tombstones: dict[Identity, int] = {}
+        self._listed: dict[tuple[Kind, str | None], int] = {}
+        self.served: frozenset[Kind] = frozenset(kind for kind in kinds.STORED if not kind.optional)
+        """Kinds the API server serves, as last discovered."""
+
+    def put(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
+        """Take in an object. Returns the deployments for which something changed that a decision could depend on."""
+        return self.admit(Entry.of(kind, obj))
+
+    def admit(self, entry: Entry) -> frozenset[Key]:
+        """As ``put``, for an object already projected."""
+        identity = entry.identity
+        known = self._entries.get(identity)
+        floor = max(self._tombstones.get(identity, 0), 0 if known else self._listed_version(identity))
+        if entry.version <= (known.version if known else floor):
+            return _NOBODY
+        self._tombstones.pop(identity, None)
+        if entry.key is None:
+            return self._drop(identity)
+        moved = self._drop(identity) if known and known.key != entry.key else _NOBODY
+        self._entries[identity] = entry
+        self._members.setdefault(entry.key, {})[identity] = entry
+        self._claims.get(entry.key, {}).pop(identity, None)
+        if known and known.key == entry.key and not _matters(known, entry):
+            return _NOBODY
+        return moved | {entry.key}
+
+    def remove(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
+        """Take in a deletion; ``obj`` is the last state with the version of the deletion. Returns the deployments concerned."""
+        metadata = obj["metadata"]
+        return self.forget((kind, metadata["namespace"], metadata["name"]), int(metadata["resourceVersion"]))
+
+    def forget(self, identity: Identity, version: int) -> frozenset[Key]:
+        """The object was gone at this version, unless a newer one is known."""
+        known = self._entries.get(identity)
+        if known and known.version > version:
+            return _NOBODY
+        self._tombstones[identity] = max(version, self._tombstones.get(identity, 0))
+        return self._drop(identity)
+
+    def replace(
+        self, kind: Kind, entries: Iterable[Entry], list_version: int, *, namespace: str | None = None, key: Key | None = None
+    ) -> frozenset[Key]:
+        """Take in a complete list as of ``list_version``: of the cluster, of one ``namespace``, or of one ``key``'s children.
+
+        What is known, in the list's scope, not in it and not newer than it, is gone.
+        """
+        changed: set[Key] = set()
+        seen: set[Identity] = set()
+        for entry in entries:
+            seen.add(entry.identity)
+            changed |= self.admit(entry)
+        scope = self._members.get(key, {}) if key else self._entries
+        gone = [
+            identity
+            for identity, known in scope.items()
+            if identity[0] is kind and identity not in seen and known.version <= list_version and namespace in (None, identity[1])
+        ]
+        for identity in gone:
+            changed |= self.forget(identity, list_version)
+        if key is None:
+            self._listed[kind, namespace] = list_version
+            self._tombstones = {
+                identity: version
+                for identity, version in self._tombstones.items()
+                if identity[0] is not kind or namespace not in (None, identity[1]) or version > list_version
+            }
+        return frozenset(changed)
+
+    def claim(self, key: Key, kind: Kind, obj: Mapping[str, Any]) -> None:
+        """Remember an object that holds a name ``key`` needs without carrying its label. It is not watched: look again."""
+        metadata = obj["metadata"]
+        self._claims.setdefault(key, {})[kind, metadata["namespace"], metadata["name"]] = _trimmed(obj)
+
+    def unclaim(self, key: Key, identity: Identity) -> None:
+        """The name is free, or the object has become a child."""
+        self._claims.get(key, {}).pop(identity, None)
+
+    def claims(self, key: Key) -> tuple[Identity, ...]:
+        """Names that ``key`` needs and others hold."""
+        return tuple(self._claims.get(key, ()))
+
+    def get(self, identity: Identity) -> Object | None:
+        """The object as last seen; None when it is not known, and for pods, of which only the projection is kept."""
+        entry = self._entries.get(identity)
+        return None if entry is None or isinstance(entry.object, Pod) else entry.object
+
+    def newest(self, kind: Kind) -> int:
+        """The highest version known among objects of this kind; 0 when there are none."""
+        return max((entry.version for identity, entry in self._entries.items() if identity[0] is kind), default=0)
+
+    def version(self, identity: Identity) -> int | None:
+        """The version last seen; None when the object is not known."""
+        entry = self._entries.get(identity)
+        return entry.version if entry else None
+
+    def belongs(self, identity: Identity) -> Key | None:
+        """The deployment whose child the object is by its label."""
+        entry = self._entries.get(identity)
+        return entry.key if entry else None
+
+    def claimed(self, key: Key, identity: Identity) -> Object | None:
+        """The object that holds a name ``key`` needs without carrying its label."""
+        return self._claims.get(key, {}).get(identity)
+
+    def keys(self) -> frozenset[Key]:
+        """Every DFlashDeployment that exists or has left children behind."""
+        return frozenset(key for key, members in self._members.items() if members)
+
+    def revisions(self) -> tuple[Object, ...]:
+        """The ControllerRevisions of every deployment."""
+        return tuple(
+            entry.object
+            for identity, entry in self._entries.items()
+            if identity[0] is kinds.CONTROLLER_REVISION and not isinstance(entry.object, Pod)
+        )
+
+    def snapshot(self, key: Key, *, live: bool = False) -> Snapshot:
+        """One deployment with its children, in the order of their names."""
+        found: dict[Literal["self", "revision", "workload", "other"], list[Object]] = {
+            "self": [],
+            "revision": [],
+            "workload": [],
+            "other": [],
+        }
+        pods: list[Pod] = []
+        for identity, entry in sorted(self._members.get(key, {}).items(), key=lambda item: (item[0][0].name, item[0][2])):
+            if isinstance(entry.object, Pod):
+                pods.append(entry.object)
+            elif identity[0] is kinds.DFLASH_DEPLOYMENT:
+                found["self"].append(entry.object)
+            elif identity[0] is kinds.CONTROLLER_REVISION:
+                found["revision"].append(entry.object)
+            else:
+                found["workload" if identity[0] in kinds.WORKLOADS else "other"].append(entry.object)
+        return Snapshot(
+            key=key,
+            deployment=found["self"][0] if found["self"] else None,
+            revisions=tuple(found["revision"]),
+            workloads=tuple(found["workload"]),
+            others=(*found["other"], *self._claims.get(key, {}).values()),
+            pods=tuple(pods),
+            live=live,
+            kinds=frozenset(kind.name for kind in self.served if kind.optional),
+        )
+
+    def pods(self) -> Iterable[tuple[Key, Pod]]:
+        """Every pod with the deployment it belongs to."""
+        for entry in self._entries.values():
+            if isinstance(entry.object, Pod) and entry.key is not None:
+                yield entry.key, entry.object
+
+    def _listed_version(self, identity: Identity) -> int:
+        """An object unknown and not newer than the last complete list was missing there: it is gone, and this is old news."""
+        kind, namespace, _ = identity
+        return max(self._listed.get((kind, None), 0), self._listed.get((kind, namespace), 0))
+
+    def _drop(self, identity: Identity) -> frozenset[Key]:
+        entry = self._entries.pop(identity, None)
+        if entry is None or entry.key is None:
+            return _NOBODY
+        members = self._members[entry.key]
+        del members[identity]
+        if not members:
+            del self._members[entry.key]
+            self._claims.pop(entry.key, None)
+        return frozenset({entry.key})
+
+
+def _trimmed(obj: Mapping[str, Any]) -> Object:
+    metadata = obj["metadata"]
+    own = [
+        entry
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("manager") == names.FIELD_MANAGER and entry.get("operation") == "Apply"
+    ]
+    return {**obj, "metadata": {**metadata, "managedFields": own}}
+
+
+_BOOKKEEPING = ("resourceVersion", "managedFields")
+
+
+def _matters(known: Entry, entry: Entry) -> bool:
+    """Whether a decision could depend on the difference. The status of a DFlashDeployment is the operator's own word, and no news to it."""
+    old, new = known.object, entry.object
+    if isinstance(old, Pod) or isinstance(new, Pod):
+        return not (isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version) == new)
+    ignored = ("metadata", "status") if entry.identity[0] is kinds.DFLASH_DEPLOYMENT else ("metadata",)
+    if any(old.get(field) != new.get(field) for field in {*old, *new} if field not in ignored):
+        return True
+    before, after = old["metadata"], new["metadata"]
+    return any(before.get(field) != after.get(field) for field in {*before, *after} if field not in _BOOKKEEPING)

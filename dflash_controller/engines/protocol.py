@@ -1,0 +1,99 @@
+"""What the rest of the operator asks of an inference engine. Pure: no engine is imported, nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.speculation import Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A Hugging Face repository at a revision (commit, tag or branch; None = the default branch)."""
+
+    model: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Everything that decides an engine's command line. One request, one argv: nothing else may leak in."""
+
+    release: str
+    """Engine version, for instance ``0.5.23``."""
+    target: ModelRef
+    drafter: ModelRef
+    served_model_name: str
+    speculation: Speculation
+    trained_block_size: int
+    tensor_parallel: int
+    """Over all nodes of the replica."""
+    nodes: int
+    port: int
+    max_concurrency: int
+    """Requests in service at once per replica."""
+    gpu_product: str
+    """Value of the node label ``nvidia.com/gpu.product``, for instance ``NVIDIA-B200``."""
+    hybrid_target: bool
+    """The target mixes attention with Mamba or gated-delta-net layers (Qwen3.5 and its kin)."""
+    recommended_args: tuple[str, ...] = ()
+    """Flags the drafter's card recommends, ``--flag=value``; a flag in extra_args replaces its namesake here."""
+    extra_args: tuple[str, ...] = ()
+    metric_labels: Mapping[str, str] = field(default_factory=dict)
+    shutdown_timeout_s: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A rendered command line. ``worker_args`` is for ranks > 0 of a multi-node replica, else empty."""
+
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    worker_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """HTTP paths the kubelet asks; ``worker`` is None where ranks > 0 serve no HTTP."""
+
+    startup: str
+    readiness: str
+    liveness: str
+    worker: str | None
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The release whose command line is rendered for a requested version."""
+
+    release: str
+    """The contract-tested release whose rules apply."""
+    tested: bool
+    """False: nearest older dialect, condition reason EngineReleaseUntested."""
+
+
+class Engine(Protocol):
+    """One inference engine, all its releases."""
+
+    name: str
+    default_port: int
+
+    def dialect(self, version: str) -> Dialect | Problem:
+        """The dialect for a version; a Problem where the release cannot run DFlash at all or is not a version."""
+
+    def problems(self, request: LaunchRequest) -> Sequence[Problem]:
+        """Combinations this release cannot do. Empty means launch() may be called."""
+
+    def launch(self, request: LaunchRequest) -> Launch:
+        """The command line. Raises ValueError where problems() is not empty."""
+
+    def probes(self, release: str) -> Probes:
+        """The endpoints of that release."""
+
+    def owned_flags(self) -> frozenset[str]:
+        """Every flag (all spellings, all releases) that extraArgs may not set."""

@@ -1,0 +1,115 @@
+"""From what the user wrote to what runs: catalog and operator defaults filled in, once per revision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dflash_controller.api import defaults as api
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.quantity import parse_quantity
+from dflash_controller.api.types import Spec
+from dflash_controller.catalog import Catalog, Pair
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.engines.resolved import OperatorDefaults, Resolved
+
+__all__ = ["OperatorDefaults", "Resolved", "resolve"]
+
+
+DRAFTER_BYTES = 7_000_000_000
+"""Upper end of the drafter family (3.5 billion parameters, BF16), for a drafter of unknown size."""
+
+
+def resolve(
+    spec: Spec, name: str, namespace: str, catalog: Catalog, defaults: OperatorDefaults, carried: Resolved | None = None
+) -> Resolved | list[Problem]:
+    """Everything an engine process is made of, or all that keeps it from being known.
+
+    The spec must have passed ``validation.problems``. What it says wins over the catalog, and the catalog over the operator's
+    defaults. ``carried`` is the revision in force when the user changed something else than ``restartId``: its operator defaults and
+    recommended flags stay, so that one edit changes one thing. Combinations that a release cannot do are not looked at: they depend
+    on the speculation (``Engine.problems``).
+    """
+    if carried is not None:
+        defaults = carried.defaults
+    engine = ENGINES[api.engine_name(spec)]
+    version = spec.engine.version or defaults.versions[engine.name]
+    dialect = engine.dialect(version)
+    known = catalog.find(spec.target.model)
+    drafter = _drafter(spec, catalog, known)
+    pair = None if isinstance(drafter, Problem) else catalog.pair(spec.target.model, drafter)
+    trained = _trained_block_size(spec, pair, drafter)
+    problems = [found for found in (dialect, drafter, trained) if isinstance(found, Problem)]
+    if isinstance(dialect, Problem) or isinstance(drafter, Problem) or not isinstance(trained, int) or problems:
+        return problems
+    tensor = api.tensor_parallel(spec, known.tensor if known else None)
+    return Resolved(
+        engine=engine.name,
+        version=version,
+        image=spec.engine.image or defaults.images[engine.name].replace("{version}", version),
+        dialect=dialect.release,
+        tested=dialect.tested,
+        target=ModelRef(spec.target.model, spec.target.revision),
+        drafter=ModelRef(drafter, spec.drafter.revision),
+        served_model_name=spec.target.model,
+        trained_block_size=trained,
+        weight_bytes=_weight_bytes(spec, known, pair) or tensor * defaults.gpu_bytes,
+        load_bytes_per_s=defaults.load_bytes_per_s,
+        hybrid=_given(spec.target.hybrid, known is not None and known.hybrid),
+        mixture_of_experts=_given(spec.target.mixture_of_experts, known is not None and known.moe),
+        recommended_args=_recommended_args(engine.name, spec.target.model, drafter, pair, carried),
+        extra_args=spec.engine.extra_args,
+        port=spec.service.port or engine.default_port,
+        tensor_parallel=tensor,
+        nodes=api.nodes(spec),
+        max_concurrency=api.max_concurrency(spec),
+        gpu_product=spec.accelerator.product or defaults.gpu_product,
+        gpu_resource=spec.accelerator.resource or defaults.gpu_resource,
+        grace_period_s=api.termination_grace_period_s(spec),
+        metric_labels={"dflash_deployment": name, "dflash_namespace": namespace},
+        defaults=replace(defaults, host_path_roots=()),
+    )
+
+
+def _drafter(spec: Spec, catalog: Catalog, known: Pair | None) -> str | Problem:
+    if spec.drafter.model:
+        return catalog.problem(spec.target.model, spec.drafter.model) or spec.drafter.model
+    if known:
+        return known.drafter
+    return Problem(
+        "spec.drafter.model",
+        f"the catalog knows no drafter for {spec.target.model}",
+        "Name a drafter trained for this target, and its trainedBlockSize.",
+    )
+
+
+def _trained_block_size(spec: Spec, pair: Pair | None, drafter: str | Problem) -> int | Problem | None:
+    """None where the drafter itself is the problem."""
+    trained = spec.drafter.trained_block_size or (pair.trained_block_size if pair else None)
+    if trained or isinstance(drafter, Problem):
+        return trained
+    return Problem(
+        "spec.drafter.trainedBlockSize",
+        f"the catalog does not know the block size {drafter} was trained with",
+        "Set it to block_size from the drafter's config.json.",
+    )
+
+
+def _recommended_args(engine: str, target: str, drafter: str, pair: Pair | None, carried: Resolved | None) -> tuple[str, ...]:
+    if carried is not None and (carried.engine, carried.target.model, carried.drafter.model) == (engine, target, drafter):
+        return carried.recommended_args
+    return pair.recommended_args(engine) if pair else ()
+
+
+def _weight_bytes(spec: Spec, known: Pair | None, pair: Pair | None) -> int | None:
+    target = _bytes(spec.target.weight_size) or (known.target_bytes if known else None)
+    drafter = _bytes(spec.drafter.weight_size) or (pair.drafter_bytes if pair else DRAFTER_BYTES)
+    return target + drafter if target else None
+
+
+def _bytes(quantity: int | str | None) -> int | None:
+    return None if quantity is None else int(parse_quantity(quantity))
+
+
+def _given(written: bool | None, otherwise: bool) -> bool:
+    return otherwise if written is None else written

@@ -1,0 +1,124 @@
+"""Metrics in, for the whole operator: rounds at a fixed interval, figures per revision, a health verdict per deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from dflash_controller.observe import dialect
+from dflash_controller.observe.figures import Figures
+from dflash_controller.observe.health import NO_READY_PODS, MetricsHealth, Patience, verdict
+from dflash_controller.observe.result import Error
+from dflash_controller.observe.shown import Display, Shown, ShowSettings
+from dflash_controller.observe.source import Round, Source, Target
+from dflash_controller.planning.snapshot import Key
+
+_log = logging.getLogger(__name__)
+
+
+class Collector:
+    """Runs rounds while ``run`` is awaited; the other methods answer from the last round and never wait.
+
+    ``targets`` lists the Ready engine pods of the fleet. ``shown`` says, for a deployment, which revision's figures its status is to show
+    and what it shows for that revision now (None: the deployment is gone). ``changed`` is told which deployments need a status write:
+    their shown figures moved or their health verdict changed. All three are called on the event loop and must not wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        targets: Callable[[], Iterable[Target]],
+        source: Source,
+        shown: Callable[[Key], Shown | None],
+        changed: Callable[[Collection[Key]], None],
+        settings: ShowSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._targets = targets
+        self._source = source
+        self._shown = shown
+        self._changed = changed
+        self._settings = settings or ShowSettings()
+        self._clock = clock
+        self._rounds = 0
+        self._figures: Mapping[tuple[Key, str], Figures] = {}
+        self._health: dict[Key, Patience] = {}
+        self._displays: dict[Key, Display] = {}
+        self._display: dict[Key, Shown] = {}
+
+    def figures(self, key: Key, revision: str) -> Figures:
+        """The figures of a revision over the last window; all absent where it was not measured."""
+        return self._figures.get((key, revision), Figures())
+
+    def health(self, key: Key) -> MetricsHealth | None:
+        """Whether metrics arrive; None while it is too early to say, which must leave the condition as it is."""
+        if self._rounds == 0:
+            return None
+        patience = self._health.get(key)
+        return NO_READY_PODS if patience is None else patience.verdict
+
+    def display(self, key: Key, revision: str) -> Mapping[str, float] | None:
+        """The figures status is to show for that revision, by name, rounded; None to leave what it shows.
+
+        Whatever else causes a status write must use this and not ``figures``, or noise would get into it.
+        """
+        display = self._display.get(key)
+        return display.values if display is not None and display.revision == revision else None
+
+    async def run(self) -> None:
+        """Rounds until cancelled, one per interval; a round that takes longer delays the next. Closes the source at the end."""
+        try:
+            while True:
+                started = self._clock()
+                try:
+                    await self.round()
+                except Exception:
+                    _log.exception("a round of metrics failed; the figures stay as they were")
+                await asyncio.sleep(max(0.0, self._settings.interval_s - (self._clock() - started)))
+        finally:
+            await self._source.close()
+
+    async def round(self) -> None:
+        """One round: collect, compute, and tell ``changed``."""
+        targets = list(self._targets())
+        reading = await self._source.collect(targets)
+        pods: defaultdict[Key, defaultdict[str, list[Target]]] = defaultdict(lambda: defaultdict(list))
+        for target in targets:
+            pods[target.key][target.revision].append(target)
+        self._figures = {
+            (key, revision): _figures(members, reading) for key, revisions in pods.items() for revision, members in revisions.items()
+        }
+        for state in (self._health, self._displays, self._display):
+            for gone in state.keys() - pods.keys():
+                del state[gone]
+        self._rounds += 1
+        now = self._clock()
+        changed = []
+        for key, revisions in pods.items():
+            shown = self._shown(key)
+            if shown is None:
+                continue
+            members = [target for group in revisions.values() for target in group]
+            turned = self._health.setdefault(key, Patience()).take(verdict(self._source, members, reading))
+            values = self._displays.setdefault(key, Display(self._settings)).update(now, shown, self.figures(key, shown.revision))
+            if values is not None:
+                self._display[key] = Shown(shown.revision, values)
+            if turned or values is not None:
+                changed.append(key)
+        if changed:
+            self._changed(changed)
+
+
+def _figures(targets: Sequence[Target], reading: Round) -> Figures:
+    windows = [reading.windows[target.uid] for target in targets if target.uid in reading.windows]
+    if windows:
+        first = targets[0]
+        return dialect.figures(dialect.DIALECTS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on)
+    for target in targets:
+        trouble = reading.troubles.get(target.uid)
+        if isinstance(trouble, Error):
+            return Figures.failed(trouble, len(targets))
+    return Figures(pods_expected=len(targets))

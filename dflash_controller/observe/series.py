@@ -1,0 +1,88 @@
+"""What is read from an engine's /metrics page, whether the page is scraped directly or through Prometheus.
+
+Both sources answer with one ``Window`` per pod, so the formulas of the dialects serve both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """A quantity of a pod, ``part`` telling apart the values of the label it is split by (empty where it is not)."""
+
+    quantity: str
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One quantity of a dialect and the exposed samples it is the sum of."""
+
+    quantity: str
+    metric: str
+    """Exposed sample name, suffix included (``_total``, ``_sum``, ``_count``)."""
+    match: tuple[tuple[str, str], ...] = ()
+    """Label name and an anchored regular expression its value must match; an absent label is the empty string, as in PromQL."""
+    by: str = ""
+    """Label whose values are kept as parts."""
+    ranks: tuple[str, ...] = ()
+    """Labels of ranks that step together: each counts the same passes, so the largest counts, not the sum."""
+    gauge: bool = False
+    """A level, the largest over all labels; otherwise a counter, of which differences over a window are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The needed figures of one scrape of one pod."""
+
+    counters: Mapping[Cell, float] = field(default_factory=dict)
+    gauges: Mapping[Cell, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one pod did over a span of time. A quantity that is missing was not exported; one that is 0 did not move."""
+
+    seconds: float
+    """Span the deltas cover."""
+    deltas: Mapping[Cell, float]
+    levels: Mapping[Cell, float] = field(default_factory=dict)
+    age_s: float = 0.0
+    """Age of the newest sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of a page."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def page(series: Iterable[Series], samples: Iterable[Sample]) -> Page:
+    """Fold samples into quantities: summed over labels, ranks and ``by`` labels as the series say. NaN and infinities are skipped."""
+    by_metric: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if math.isfinite(sample.value):
+            by_metric[sample.name].append(sample)
+    counters: dict[Cell, float] = {}
+    gauges: dict[Cell, float] = {}
+    for one in series:
+        sums: defaultdict[Cell, defaultdict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
+        for sample in by_metric[one.metric]:
+            if not all(re.fullmatch(pattern, sample.labels.get(label, "")) for label, pattern in one.match):
+                continue
+            cell = Cell(one.quantity, sample.labels.get(one.by, "") if one.by else "")
+            if one.gauge:
+                gauges[cell] = max(gauges.get(cell, sample.value), sample.value)
+            else:
+                sums[cell][tuple(sample.labels.get(rank, "") for rank in one.ranks)] += sample.value
+        counters.update({cell: max(ranks.values()) for cell, ranks in sums.items()})
+    return Page(counters, gauges)

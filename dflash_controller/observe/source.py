@@ -1,0 +1,66 @@
+"""What the collector asks of a source of metrics, be it direct scrapes or Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.observe.result import Absent, Error
+from dflash_controller.observe.series import Window
+from dflash_controller.planning.snapshot import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Ready pod that serves /metrics (engines only: workers of a multi-node replica export nothing)."""
+
+    namespace: str
+    pod: str
+    uid: str
+    ip: str
+    port: int
+    deployment: str
+    revision: str
+    engine: str
+    """``sglang`` or ``vllm``."""
+    speculation_on: bool
+
+    @property
+    def key(self) -> Key:
+        """The DFlashDeployment the pod belongs to."""
+        return Key(self.namespace, self.deployment)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The source does not serve this fleet, whatever the pods answer: the condition's reason and message."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round brought, by pod uid."""
+
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    troubles: Mapping[str, Absent | Error] = field(default_factory=dict)
+    """Pods that gave nothing this time; a pod may still have a window from earlier rounds."""
+    answered: frozenset[str] = frozenset()
+    """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of the three."""
+    refusal: Refusal | None = None
+
+
+class Source(Protocol):
+    """Where windows come from. ``collect`` never raises for a pod or server that fails: that is a trouble."""
+
+    failed_reason: Reason
+    """Condition reason while it does not answer."""
+    where: str
+    """Subject of the condition's messages."""
+
+    async def collect(self, targets: Sequence[Target]) -> Round: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,35 @@
+"""What a decision knows besides the objects: the time, the measurements, the operator's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.catalog import Catalog
+from dflash_controller.engines.resolved import OperatorDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsHealth:
+    """Whether the engines of one deployment can be measured. ``available`` None: not tried yet."""
+
+    available: bool | None
+    reason: Reason
+    message: str
+
+
+NOT_MEASURED = MetricsHealth(None, Reason.NOT_MEASURED, "The first measurement is still to come")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Nothing here is read from a clock or a file by the planner."""
+
+    now: datetime
+    defaults: OperatorDefaults
+    catalog: Catalog
+    figures: Mapping[str, float] | None = None
+    """Figures of the stable revision worth showing from now on, by status field; None: what is shown stands."""
+    metrics: MetricsHealth = NOT_MEASURED

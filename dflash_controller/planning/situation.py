@@ -1,0 +1,56 @@
+"""Everything a plan and a status are derived from, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.types import Spec
+from dflash_controller.planning.context import Context
+from dflash_controller.planning.record import Record
+from dflash_controller.planning.rollout import Budget, Pool
+from dflash_controller.planning.snapshot import Object, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why nothing may be written: it needs a human."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """``stable`` and ``candidate`` are the roles after this plan; ``spec`` is None only where it could not be read."""
+
+    snapshot: Snapshot
+    deployment: Object
+    context: Context
+    spec: Spec | None
+    obstacle: Obstacle | None = None
+    records: tuple[Record, ...] = ()
+    stable: Record | None = None
+    candidate: Record | None = None
+    budget: Budget = field(default_factory=lambda: Budget(0, 0, 0))
+    pools: tuple[Pool, ...] = ()
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Replicas by revision after this plan."""
+
+    @property
+    def serving(self) -> int:
+        return sum(pool.serving for pool in self.pools)
+
+    @property
+    def existing(self) -> int:
+        return sum(pool.existing for pool in self.pools)
+
+    @property
+    def target(self) -> Record | None:
+        """The revision the spec asks for."""
+        return self.candidate or self.stable
+
+    def pool(self, revision: str) -> Pool:
+        """The replicas of a revision, all zero where it has none."""
+        return next((pool for pool in self.pools if pool.revision == revision), Pool(revision, 0, 0, 0, 0))

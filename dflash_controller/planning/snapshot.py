@@ -1,0 +1,73 @@
+"""What one DFlashDeployment looks like at one moment: the input of every decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = Mapping[str, Any]
+"""A Kubernetes object as the API server returns it. Never changed in place."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Key:
+    """Namespace and name of a DFlashDeployment."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The fields of a pod that decisions read; the rest is dropped where the pod enters the store."""
+
+    name: str
+    uid: str
+    resource_version: str
+    revision: str
+    role: str
+    block_size: str
+    node: str | None
+    ip: str | None
+    phase: str
+    ready: bool
+    ready_since: str | None
+    """RFC 3339, as the Ready condition says."""
+    terminating: bool
+    created: str
+    restarts: int
+    waiting_reason: str | None
+    """Reason of the first waiting container, for instance CrashLoopBackOff."""
+    message: str | None
+    """The newest container message that explains a failure."""
+    unschedulable: str | None
+    """The scheduler's message while PodScheduled is False."""
+
+    @property
+    def serving(self) -> bool:
+        """Counts towards the disruption budget: Ready, not terminating, answers requests."""
+        return self.ready and not self.terminating and self.role == "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One deployment with its children, found by label."""
+
+    key: Key
+    deployment: Object | None
+    """The DFlashDeployment; None when it is gone."""
+    revisions: tuple[Object, ...] = ()
+    """apps/v1 ControllerRevisions."""
+    workloads: tuple[Object, ...] = ()
+    """apps/v1 Deployments and leaderworkerset.x-k8s.io/v1 LeaderWorkerSets, one per revision."""
+    others: tuple[Object, ...] = ()
+    """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor. Also objects without our label that hold a name we need."""
+    pods: tuple[Pod, ...] = ()
+    live: bool = False
+    """True when the children were read from the API server for this very decision, False when they come from the store."""
+    kinds: frozenset[str] = field(default_factory=frozenset)
+    """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""

@@ -1,0 +1,68 @@
+"""The workloads of all revisions at the replicas decided, and the removal of what nobody runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dflash_controller.api import names
+from dflash_controller.planning.children import child
+from dflash_controller.planning.ownership import being_deleted, ref
+from dflash_controller.planning.plan import Annotate, Apply, Delete, Step
+from dflash_controller.planning.pools import revision_of
+from dflash_controller.planning.record import Origin, Record, State, live_workload, state_annotations, workload_annotation
+from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.snapshot import Object
+
+
+def workload_steps(situation: Situation) -> list[Apply]:
+    """One fenced apply per workload that exists or is needed, what shrinks first."""
+    live = {revision_of(item): item for item in situation.snapshot.workloads if not being_deleted(item)}
+    records = {record.hash: record for record in situation.records}
+    roles = {record.hash for record in (situation.stable, situation.candidate) if record}
+    steps: list[Apply] = []
+    for revision in sorted({*live, *roles}):
+        item, record, replicas = live.get(revision), records.get(revision), situation.wanted.get(revision, 0)
+        if item is not None and revision not in roles and _deserted(situation, revision):
+            continue
+        if item is None and record is None:
+            continue
+        manifest = _with_record(record) if record else live_workload(item or {})
+        now = int(item["spec"].get("replicas", 1)) if item else 0
+        apply = child(situation.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
+        steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
+    return sorted(steps, key=lambda step: not step.irreversible)
+
+
+def clean_up(situation: Situation, history_limit: int) -> list[Step]:
+    """Workloads without replicas of revisions that are out of force, then the states and the number of revisions kept."""
+    roles = {record.hash for record in (situation.stable, situation.candidate) if record}
+    steps: list[Step] = [
+        Delete(ref(item))
+        for item in situation.snapshot.workloads
+        if (revision := revision_of(item)) not in roles and _deserted(situation, revision) and not being_deleted(item)
+    ]
+    running = {revision_of(item) for item in situation.snapshot.workloads} | {pool.revision for pool in situation.pools if pool.existing}
+    idle = [record for record in situation.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
+    for record in idle:
+        if record.state is State.STABLE:
+            changes = state_annotations(record, State.RETIRED, situation.context.now, Origin.USER, "Replaced")
+            steps.append(Annotate(ref(record.source), changes))
+    kept = sorted((record for record in idle if record.state is not State.STABLE), key=lambda record: record.number, reverse=True)
+    return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]
+
+
+def _deserted(situation: Situation, revision: str) -> bool:
+    pool = situation.pool(revision)
+    return pool.wanted == 0 and pool.existing == 0 and pool.terminating == 0 and pool.settled
+
+
+def _with_record(record: Record) -> Mapping[str, Any]:
+    metadata: Object = record.workload["metadata"]
+    annotations = {
+        **(metadata.get("annotations") or {}),
+        names.ANNOTATION_RECORD: workload_annotation(record.source["data"]),
+        names.ANNOTATION_STATE: record.state.value,
+    }
+    return {**record.workload, "metadata": {**metadata, "annotations": annotations}}

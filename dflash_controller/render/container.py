@@ -1,0 +1,86 @@
+"""The engine container: command line, environment, probes, resources, security."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dflash_controller.api.names import ENGINE_CONTAINER, HTTP_PORT_NAME, ROLE_ENGINE
+from dflash_controller.api.types import Spec
+from dflash_controller.engines.protocol import Launch, Probes
+from dflash_controller.engines.resolve import Resolved
+from dflash_controller.render.compact import as_manifest
+from dflash_controller.render.startup import PROBE_PERIOD_S, startup_failure_threshold
+from dflash_controller.render.volumes import Mount
+
+READINESS = {"periodSeconds": 10, "failureThreshold": 3}
+"""Three failures, since an engine under load can answer late; the period is shorter than the preStop pause."""
+LIVENESS = {"periodSeconds": 30, "failureThreshold": 10}
+"""Five minutes without an answer: as long as SGLang's own watchdog waits. A busy engine must not be killed."""
+
+
+def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, mounts: Sequence[Mount]) -> dict[str, Any]:
+    """The container of one pod; ``role`` is engine (rank 0) or worker (the other ranks of a multi-node replica)."""
+    leads = role == ROLE_ENGINE
+    return {
+        "name": ENGINE_CONTAINER,
+        "image": resolved.image,
+        "command": list(launch.command),
+        "args": list(launch.args if leads else launch.worker_args),
+        "env": _env(spec, launch, mounts),
+        "ports": _ports(resolved, answers=leads or probes.worker is not None),
+        **(_engine_probes(resolved, probes) if leads else _worker_probes(probes)),
+        # Endpoints are withdrawn while the engine still answers; SGLang and vLLM go on listening when told to stop.
+        "lifecycle": {"preStop": {"sleep": {"seconds": resolved.pre_stop_s}}} if leads else None,
+        "resources": _resources(spec, resolved),
+        "securityContext": _security(spec),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mount.volume_mount() for mount in mounts],
+    }
+
+
+def _env(spec: Spec, launch: Launch, mounts: Sequence[Mount]) -> list[dict[str, Any]]:
+    """Ours by name, then the user's as written: theirs replace ours, and may refer to them as ``$(NAME)``."""
+    ours = dict(launch.env)
+    for mount in mounts:
+        ours |= mount.env
+    users = [as_manifest(variable) for variable in spec.engine.env]
+    taken = {variable["name"] for variable in users}
+    return [{"name": name, "value": ours[name]} for name in sorted(ours) if name not in taken] + users
+
+
+def _ports(resolved: Resolved, *, answers: bool) -> list[dict[str, Any]]:
+    return [{"name": HTTP_PORT_NAME, "containerPort": resolved.port, "protocol": "TCP"}] if answers else []
+
+
+def _get(path: str, probes: Probes, **settings: int) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": HTTP_PORT_NAME}, "timeoutSeconds": probes.timeout_s, **settings}
+
+
+def _engine_probes(resolved: Resolved, probes: Probes) -> dict[str, Any]:
+    startup = {"periodSeconds": PROBE_PERIOD_S, "failureThreshold": startup_failure_threshold(resolved)}
+    return {
+        "startupProbe": _get(probes.startup, probes, **startup),
+        "readinessProbe": _get(probes.readiness, probes, **READINESS),
+        "livenessProbe": _get(probes.liveness, probes, **LIVENESS),
+    }
+
+
+def _worker_probes(probes: Probes) -> dict[str, Any]:
+    """Readiness only, where the rank answers at all: a worker that dies takes its group with it, without the kubelet's help."""
+    return {"readinessProbe": _get(probes.worker, probes, **READINESS)} if probes.worker else {}
+
+
+def _resources(spec: Spec, resolved: Resolved) -> dict[str, Any]:
+    written = as_manifest(spec.pod_template.resources)
+    requests, limits = ({name: str(quantity) for name, quantity in written.get(part, {}).items()} for part in ("requests", "limits"))
+    limits[resolved.gpu_resource] = str(resolved.gpus_per_pod)
+    if rdma := spec.accelerator.rdma:
+        limits[rdma.resource] = str(rdma.count)
+    return {"requests": requests, "limits": limits}
+
+
+def _security(spec: Spec) -> dict[str, Any]:
+    """RDMA pins the memory it transfers, which needs IPC_LOCK; nothing else does."""
+    pins = spec.accelerator.rdma is not None
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"] if pins else None}}

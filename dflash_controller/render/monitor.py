@@ -1,0 +1,23 @@
+"""How the Prometheus Operator finds the engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_controller.api.names import HTTP_PORT_NAME, child_labels, engine_selector
+
+SCRAPE_INTERVAL = "15s"
+"""Short enough for sub-windows of 15 to 30 s, in which the load of one replica is measured."""
+
+
+def pod_monitor(name: str, namespace: str) -> dict[str, Any]:
+    """A ``monitoring.coreos.com/v1`` PodMonitor over the engine pods of every revision; only for clusters that serve the kind."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": name, "namespace": namespace, "labels": child_labels(name)},
+        "spec": {
+            "selector": {"matchLabels": engine_selector(name)},
+            "podMetricsEndpoints": [{"port": HTTP_PORT_NAME, "path": "/metrics", "interval": SCRAPE_INTERVAL}],
+        },
+    }

@@ -1,0 +1,75 @@
+"""The pod template of an engine: what a revision's pods look like, for all of its life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_controller.api.names import (
+    LABEL_BLOCK_SIZE,
+    LABEL_REVISION,
+    LABEL_ROLE,
+    ROLE_ENGINE,
+    child_labels,
+    engine_selector,
+)
+from dflash_controller.api.speculation import Speculation
+from dflash_controller.api.types import Spec
+from dflash_controller.engines.protocol import Launch, Probes
+from dflash_controller.engines.resolve import Resolved
+from dflash_controller.render.compact import as_manifest
+from dflash_controller.render.container import engine_container
+from dflash_controller.render.service_account import service_account_name
+from dflash_controller.render.volumes import mounts
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+"""Node label set by NVIDIA's GPU feature discovery."""
+
+
+def pod_template(
+    role: str, name: str, revision: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, speculation: Speculation
+) -> dict[str, Any]:
+    """Metadata and spec of one pod of the revision. May hold empty parts: the workload is compacted as a whole."""
+    mounted = mounts(spec, resolved)
+    scheduling = as_manifest(spec.scheduling)
+    return {
+        "metadata": _metadata(role, name, revision, spec, resolved, speculation),
+        "spec": {
+            "serviceAccountName": service_account_name(name),
+            "automountServiceAccountToken": False,
+            # A Service called vllm would otherwise set VLLM_PORT, which vLLM takes for its own.
+            "enableServiceLinks": False,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "terminationGracePeriodSeconds": resolved.grace_period_s,
+            "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],
+            "containers": [engine_container(role, spec, resolved, launch, probes, mounted)],
+            "volumes": [mount.volume() for mount in mounted],
+            "nodeSelector": {PRODUCT_LABEL: resolved.gpu_product} | scheduling.get("nodeSelector", {}),
+            "tolerations": _tolerations(spec, resolved),
+            "affinity": scheduling.get("affinity"),
+            "topologySpreadConstraints": [
+                {"labelSelector": {"matchLabels": engine_selector(name)}} | constraint
+                for constraint in scheduling.get("topologySpreadConstraints", [])
+            ],
+            "priorityClassName": scheduling.get("priorityClassName"),
+            "schedulerName": scheduling.get("schedulerName"),
+            "runtimeClassName": scheduling.get("runtimeClassName"),
+        },
+    }
+
+
+def _metadata(role: str, name: str, revision: str, spec: Spec, resolved: Resolved, speculation: Speculation) -> dict[str, Any]:
+    """Our labels win over the user's, the user's annotations over ours: ``prometheus.io/scrape: "false"`` is theirs to say."""
+    written = as_manifest(spec.pod_template.metadata)
+    labels = child_labels(name) | {LABEL_REVISION: revision, LABEL_BLOCK_SIZE: speculation.label(), LABEL_ROLE: role}
+    scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(resolved.port), "prometheus.io/path": "/metrics"}
+    return {
+        "labels": written.get("labels", {}) | labels,
+        "annotations": (scrape if role == ROLE_ENGINE else {}) | written.get("annotations", {}),
+    }
+
+
+def _tolerations(spec: Spec, resolved: Resolved) -> list[dict[str, Any]]:
+    """The taint that keeps other pods off accelerator nodes has the resource's name by convention."""
+    ours = {"key": resolved.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
+    users = [as_manifest(toleration) for toleration in spec.scheduling.tolerations]
+    return [ours, *(toleration for toleration in users if toleration != ours)]

@@ -1,0 +1,76 @@
+"""What an engine pod mounts: shared memory, the place for weights, and the Hugging Face token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_controller.api.pod_types import HuggingFace, Storage
+from dflash_controller.api.types import Spec
+from dflash_controller.engines.resolve import Resolved
+
+SHM_SIZE = "32Gi"
+"""Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
+STORAGE_PATH = "/var/lib/dflash"
+TOKEN_DIRECTORY = "/var/run/secrets/dflash/hugging-face"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One volume, where it is mounted, and the environment that tells the engine of it."""
+
+    name: str
+    path: str
+    source: dict[str, Any]
+    env: dict[str, str]
+    read_only: bool = False
+
+    def volume(self) -> dict[str, Any]:
+        return {"name": self.name, **self.source}
+
+    def volume_mount(self) -> dict[str, Any]:
+        return {"name": self.name, "mountPath": self.path, "readOnly": self.read_only or None}
+
+
+def mounts(spec: Spec, resolved: Resolved) -> list[Mount]:
+    """Everything an engine pod mounts, in a fixed order."""
+    found = [Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}}, {})]
+    if spec.storage is not None:
+        found.append(_storage(spec.storage, resolved))
+    if spec.hugging_face is not None:
+        found.append(_token(spec.hugging_face))
+    return found
+
+
+def _storage(storage: Storage, resolved: Resolved) -> Mount:
+    """The engine downloads into the volume and keeps its compile caches there; a read-only claim must hold the weights already."""
+    source: dict[str, Any]
+    read_only = False
+    if claim := storage.persistent_volume_claim:
+        read_only = bool(claim.read_only)
+        source = {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": read_only or None}}
+    elif host := storage.host_path:
+        source = {"hostPath": {"path": host.path, "type": "DirectoryOrCreate"}}
+    else:
+        # Without a limit nothing is left of the source: a volume that names none is an emptyDir.
+        limit = storage.empty_dir and storage.empty_dir.size_limit
+        source = {"emptyDir": {"sizeLimit": None if limit is None else str(limit)}}
+    env = {"HF_HOME": f"{STORAGE_PATH}/huggingface"}
+    return Mount("storage", STORAGE_PATH, source, env | ({"HF_HUB_OFFLINE": "1"} if read_only else _cache_env(resolved)), read_only)
+
+
+def _cache_env(resolved: Resolved) -> dict[str, str]:
+    """Caches of compiled kernels, one directory per engine release: they shorten the next start by minutes."""
+    cache = f"{STORAGE_PATH}/cache/{resolved.engine}-{resolved.version}"
+    env = {
+        "FLASHINFER_WORKSPACE_BASE": cache,
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+    }
+    return env | ({"VLLM_CACHE_ROOT": f"{cache}/vllm"} if resolved.engine == "vllm" else {})
+
+
+def _token(access: HuggingFace) -> Mount:
+    secret = access.token_secret_ref
+    source = {"secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": "token"}]}}
+    return Mount("hugging-face-token", TOKEN_DIRECTORY, source, {"HF_TOKEN_PATH": f"{TOKEN_DIRECTORY}/token"}, read_only=True)

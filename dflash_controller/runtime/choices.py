@@ -1,0 +1,48 @@
+"""What the operator's settings mean to the layers that know nothing of settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.observe.prometheus import PrometheusSettings
+from dflash_controller.observe.prometheus_source import PrometheusSource
+from dflash_controller.observe.scrape import Scraper, ScrapeSettings
+from dflash_controller.observe.shown import ShowSettings
+from dflash_controller.observe.source import Source
+from dflash_controller.runtime.settings import Settings
+
+
+def operator_defaults(settings: Settings) -> OperatorDefaults:
+    """What a DFlashDeployment gets where it says nothing."""
+    known = OperatorDefaults()
+    versions = {"sglang": settings.sglang_version, "vllm": settings.vllm_version}
+    images = {"sglang": settings.sglang_image, "vllm": settings.vllm_image}
+    return OperatorDefaults(
+        versions={**known.versions, **{engine: version for engine, version in versions.items() if version}},
+        images={**known.images, **{engine: image for engine, image in images.items() if image}},
+        host_path_roots=settings.allowed_host_paths,
+    )
+
+
+def metrics_source(settings: Settings) -> Source:
+    """Prometheus where there is one, else direct scrapes."""
+    if settings.prometheus_url is None:
+        return Scraper(ScrapeSettings(window_s=settings.metrics_window_seconds, max_age_s=3 * settings.scrape_seconds))
+    prometheus = PrometheusSettings(
+        url=settings.prometheus_url,
+        bearer_token_file=settings.prometheus_bearer_token_file,
+        basic_auth_file=settings.prometheus_basic_auth_file,
+        ca_file=settings.prometheus_ca_file,
+        cert_file=settings.prometheus_cert_file,
+        key_file=settings.prometheus_key_file,
+        tenant=settings.prometheus_tenant,
+        matcher=settings.prometheus_matcher,
+    )
+    return PrometheusSource(prometheus, settings.metrics_window_seconds)
+
+
+def show_settings(settings: Settings) -> ShowSettings:
+    """How often figures are taken, over which window. A short window shows its first value early."""
+    usual, window_s = ShowSettings(), settings.metrics_window_seconds
+    return replace(usual, window_s=window_s, interval_s=settings.scrape_seconds, first_s=min(usual.first_s, window_s / 2))

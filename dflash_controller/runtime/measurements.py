@@ -1,0 +1,73 @@
+"""Between the collector of metrics and the planner: which pods to measure, and which figures a status shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.cluster.store import Store
+from dflash_controller.observe.collector import Collector
+from dflash_controller.observe.shown import Shown, ShowSettings
+from dflash_controller.observe.source import Source, Target
+from dflash_controller.planning.context import NOT_MEASURED, MetricsHealth
+from dflash_controller.planning.record import Record, read
+from dflash_controller.planning.snapshot import Key
+
+_FIELDS = {
+    "acceptance_length": "acceptanceLength",
+    "concurrency": "concurrency",
+    "tokens_per_second": "tokensPerSecond",
+    "block_size": "blockSize",
+}
+"""Figure, and the field of ``status.figures`` that shows it."""
+
+
+class Measurements:
+    """Answers from the collector's last round; never waits."""
+
+    def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: ShowSettings) -> None:
+        self._store = store
+        self.collector = Collector(targets=self._targets, source=source, shown=self._shown, changed=changed, settings=settings)
+
+    def worth_showing(self, key: Key, stable: str | None) -> Mapping[str, float] | None:
+        """The figures the status of the stable revision (its name) is to show, by field; None to leave them."""
+        if stable is None:
+            return None
+        values = self.collector.display(key, stable.removeprefix(f"{key.name}-"))
+        return None if values is None else {_FIELDS[name]: value for name, value in values.items()}
+
+    def health(self, key: Key) -> MetricsHealth:
+        """Whether the deployment's engines can be measured."""
+        found = self.collector.health(key)
+        return NOT_MEASURED if found is None else MetricsHealth(found.available, Reason(found.reason), found.message)
+
+    def _targets(self) -> Iterator[Target]:
+        records: dict[tuple[Key, str], Record] = {}
+        for item in self._store.revisions():
+            if record := read(item):
+                metadata = item["metadata"]
+                records[Key(metadata["namespace"], metadata["labels"][names.LABEL_DEPLOYMENT]), record.hash] = record
+        for key, pod in self._store.pods():
+            found = records.get((key, pod.revision))
+            if found is not None and pod.serving and pod.ip:
+                yield Target(
+                    namespace=key.namespace,
+                    pod=pod.name,
+                    uid=pod.uid,
+                    ip=pod.ip,
+                    port=found.resolved.port,
+                    deployment=key.name,
+                    revision=pod.revision,
+                    engine=found.resolved.engine,
+                    speculation_on=found.speculation.max_block_size > 1,
+                )
+
+    def _shown(self, key: Key) -> Shown | None:
+        deployment = self._store.snapshot(key).deployment
+        if deployment is None:
+            return None
+        status = deployment.get("status") or {}
+        figures = status.get("figures") or {}
+        revision = str(status.get("stableRevision") or "").removeprefix(f"{key.name}-")
+        return Shown(revision, {name: float(figures[field]) for name, field in _FIELDS.items() if field in figures})

@@ -1,0 +1,121 @@
+"""The operator's own metrics."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from dflash_controller import __version__
+from dflash_controller.planning.snapshot import Key
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """Everything ``/metrics`` shows. Series of a deployment exist as long as it does: see ``forget``."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._reconciles = Counter("dflash_reconcile_total", "Reconciles by how they ended.", ["result"], registry=self.registry)
+        self._errors = Counter(
+            "dflash_reconcile_errors_total", "Failed reconciles by the kind of failure.", ["reason"], registry=self.registry
+        )
+        self._duration = Histogram("dflash_reconcile_duration_seconds", "Time of one reconcile.", registry=self.registry, buckets=_FAST)
+        self._waits = Histogram(
+            "dflash_workqueue_wait_seconds", "Time from a key being due until a worker takes it.", registry=self.registry, buckets=_FAST
+        )
+        self._requests = Counter(
+            "dflash_api_requests_total", "Requests to the API server; code 0: no answer.", ["verb", "kind", "code"], registry=self.registry
+        )
+        self._request_time = Histogram(
+            "dflash_api_request_duration_seconds", "Time of a request to the API server.", ["verb"], registry=self.registry, buckets=_FAST
+        )
+        self._leader = Gauge("dflash_leader", "1 while this process holds the Lease.", registry=self.registry)
+        self._events = Gauge(
+            "dflash_last_event_timestamp_seconds", "When the last watch event of a kind arrived.", ["kind"], registry=self.registry
+        )
+        self._resync = Gauge("dflash_last_resync_timestamp_seconds", "When the last complete list was taken in.", registry=self.registry)
+        build = Gauge("dflash_build_info", "Always 1; the labels tell the version.", ["version", "python"], registry=self.registry)
+        build.labels(__version__, platform.python_version()).set(1)
+        self._deployments = _Deployments()
+        self.registry.register(self._deployments)
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """A reconcile ended: ``success``, ``conflict`` or ``error``."""
+        self._reconciles.labels(result).inc()
+        self._duration.observe(seconds)
+
+    def failed(self, reason: str) -> None:
+        """A reconcile ended with this kind of failure."""
+        self._errors.labels(reason).inc()
+
+    def waited(self, waited_s: float) -> None:
+        """A worker took a key that had been due for so long."""
+        self._waits.observe(waited_s)
+
+    def requested(self, verb: str, kind: str, code: int, seconds: float) -> None:
+        """A request to the API server ended."""
+        self._requests.labels(verb, kind, str(code)).inc()
+        self._request_time.labels(verb).observe(seconds)
+
+    def leading(self, leads: bool) -> None:
+        self._leader.set(leads)
+
+    def event_arrived(self, kind: str) -> None:
+        """A watch delivered something of this kind."""
+        self._events.labels(kind).set_to_current_time()
+
+    def resynced(self) -> None:
+        """A complete list was taken in."""
+        self._resync.set_to_current_time()
+
+    def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
+        """Show the work queue from now on."""
+        Gauge("dflash_workqueue_depth", "Keys due and not yet taken.", registry=self.registry).set_function(depth)
+        Gauge("dflash_workqueue_oldest_seconds", "How long the first of them has been due.", registry=self.registry).set_function(oldest_s)
+
+    def show(self, key: Key, *, phase: str, revisions: Mapping[str, str]) -> None:
+        """A deployment's phase, and its revisions with what each of them is (``stable``, ``candidate``, ``superseded`` and so on)."""
+        self._deployments.shown[key] = (phase, dict(revisions))
+
+    def forget(self, key: Key) -> None:
+        """The deployment is gone, and its series with it."""
+        self._deployments.shown.pop(key, None)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _Deployments(Collector):
+    """Series that come and go with the deployments."""
+
+    def __init__(self) -> None:
+        self.shown: dict[Key, tuple[str, dict[str, str]]] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        phases = GaugeMetricFamily("dflash_deployments", "DFlashDeployments by phase.", labels=["phase"])
+        for phase, count in sorted(Tally(phase for phase, _ in self.shown.values()).items()):
+            phases.add_metric([phase], count)
+        yield phases
+        revisions = GaugeMetricFamily(
+            "dflash_revision_info",
+            "Always 1; tells what a revision is to its deployment. Join it with the engines' series on the pod's revision.",
+            labels=["namespace", "deployment", "revision", "role"],
+        )
+        for key, revision, role in self._roles():
+            revisions.add_metric([key.namespace, key.name, revision, role], 1)
+        yield revisions
+
+    def _roles(self) -> Iterable[tuple[Key, str, str]]:
+        for key, (_, revisions) in sorted(self.shown.items()):
+            for revision, role in sorted(revisions.items()):
+                yield key, revision, role

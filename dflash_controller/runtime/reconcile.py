@@ -1,0 +1,94 @@
+"""One reconcile, one straight line: snapshot, decide, carry out. The same for every trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from dflash_controller.catalog import Catalog
+from dflash_controller.cluster.executor import Executor
+from dflash_controller.cluster.reader import Reader
+from dflash_controller.cluster.store import Store
+from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.planning.context import Context
+from dflash_controller.planning.decide import decide
+from dflash_controller.planning.plan import Plan
+from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.runtime.measurements import Measurements
+from dflash_controller.runtime.metrics import Metrics
+
+
+def utc_now() -> datetime:
+    """The time that statuses and histories show."""
+    return datetime.now(UTC)
+
+
+class Reconciler:
+    """Brings one deployment to what its spec asks for, one plan at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        executor: Executor,
+        measurements: Measurements,
+        metrics: Metrics,
+        *,
+        defaults: OperatorDefaults,
+        catalog: Catalog,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._executor = executor
+        self._measurements = measurements
+        self._metrics = metrics
+        self._defaults = defaults
+        self._catalog = catalog
+        self._now = now
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds until another look is wanted, None to wait for a change.
+
+        Before a step that takes capacity or history away, the deployment's objects are read anew and the plan is made again from them.
+        A plan that wrote something is followed by another look: the watch brings no news of the operator's own writes.
+        """
+        snapshot = self._store.snapshot(key)
+        plan = self._plan(snapshot)
+        if plan.irreversible:
+            snapshot = await self._reader.refresh(key)
+            plan = self._plan(snapshot)
+        result = await self._executor.execute(plan, snapshot)
+        self._show(key, snapshot)
+        if result.writes > result.status_written:
+            return 0.0
+        waits = [wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None]
+        return min(waits, default=None)
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        deployment = snapshot.deployment
+        if deployment is None:
+            return Plan()
+        stable = (deployment.get("status") or {}).get("stableRevision")
+        return decide(
+            snapshot,
+            Context(
+                now=self._now(),
+                defaults=self._defaults,
+                catalog=self._catalog,
+                figures=self._measurements.worth_showing(snapshot.key, stable),
+                metrics=self._measurements.health(snapshot.key),
+            ),
+        )
+
+    def _show(self, key: Key, snapshot: Snapshot) -> None:
+        deployment = self._store.snapshot(key).deployment
+        if deployment is None:
+            self._metrics.forget(key)
+            return
+        status = deployment.get("status") or {}
+        revisions = {
+            item["name"].removeprefix(f"{key.name}-"): "stable" if item["name"] == status.get("stableRevision") else item["state"].lower()
+            for item in status.get("revisions") or ()
+        }
+        self._metrics.show(key, phase=(status.get("rollout") or {}).get("phase", "None"), revisions=revisions)

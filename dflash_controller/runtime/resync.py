@@ -1,0 +1,97 @@
+"""The authoritative list of everything, at start and every few minutes: watches can miss deletions, and time passes without events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+
+from dflash_controller.cluster.errors import ApiError
+from dflash_controller.cluster.executor import Executor
+from dflash_controller.cluster.kinds import Kind
+from dflash_controller.cluster.reader import Reader
+from dflash_controller.cluster.store import Store
+from dflash_controller.planning.snapshot import Key
+from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.queue import WorkQueue
+
+FIRST_RETRY_SECONDS = 1.0
+SPREAD = 0.2
+"""Share of the interval over which the unchanged deployments are looked at."""
+
+log = logging.getLogger(__name__)
+
+
+class Resync:
+    """Keeps the store true and every deployment looked at once per interval."""
+
+    def __init__(
+        self, reader: Reader, store: Store, executor: Executor, queue: WorkQueue[Key], metrics: Metrics, *, interval_s: float
+    ) -> None:
+        self._reader = reader
+        self._store = store
+        self._executor = executor
+        self._queue = queue
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._last: float | None = None
+        self._stale: set[tuple[Kind, str | None]] = set()
+        self._woken = asyncio.Event()
+
+    def watch_opened(self, kind: Kind, namespace: str | None) -> None:
+        """A watch began with a list, and may have missed deletions before it: list this kind once more."""
+        self._stale.add((kind, namespace))
+        self._woken.set()
+
+    async def first(self) -> None:
+        """Fill the store, waiting out failures of the API server, and have every deployment looked at."""
+        delay_s = FIRST_RETRY_SECONDS
+        while not await self._list():
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, self._interval_s)
+        self._queue.add_all(sorted(self._store.keys()))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._relist_until(asyncio.get_running_loop().time() + self._interval_s * random.uniform(0.9, 1.1))
+            if await self._list():
+                self._executor.prune()
+                for key in sorted(self._store.keys()):
+                    self._queue.add(key, random.uniform(0.0, self._interval_s * SPREAD))
+
+    def overdue(self) -> str | None:
+        """A health check: lists succeed, or have failed for less than three intervals."""
+        if self._last is None:
+            return None
+        age = time.monotonic() - self._last
+        return f"the last complete list is {age:.0f} s old" if age > 3 * self._interval_s + 60 else None
+
+    async def _relist_until(self, end: float) -> None:
+        """List kinds whose watch began anew; a list that fails is left to the next complete one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                while True:
+                    await self._woken.wait()
+                    self._woken.clear()
+                    while self._stale:
+                        kind, namespace = self._stale.pop()
+                        try:
+                            self._queue.add_all(await self._reader.relist(kind, namespace))
+                        except ApiError as error:
+                            log.warning("%s could not be listed after its watch began: %s", kind.name, error)
+
+    async def _list(self) -> bool:
+        started = time.monotonic()
+        try:
+            changed = await self._reader.resync()
+        except ApiError as error:
+            log.error("the cluster could not be listed: %s", error)
+            return False
+        self._last = time.monotonic()
+        self._metrics.resynced()
+        log.info("listed the cluster in %.1f s: %d deployments, %d with news", self._last - started, len(self._store.keys()), len(changed))
+        self._queue.add_all(changed)
+        return True

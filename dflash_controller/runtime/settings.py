@@ -1,0 +1,156 @@
+"""The operator's own settings: environment variables ``DFLASH_…``, checked at start."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+PREFIX = "DFLASH_"
+_SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+Seconds = Annotated[float, Field(gt=0)]
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+"""What the kubelet adds for each Service of the namespace: one called dflash-x gives DFLASH_X_SERVICE_HOST, DFLASH_X_PORT and so on."""
+_LISTS = ("namespaces", "allowed_host_paths")
+
+
+class SettingsError(Exception):
+    """A variable has a value that cannot be used; the message names the variable."""
+
+
+class Settings(BaseModel):
+    """Each field is read from ``DFLASH_`` and its name in capitals; lists are separated by commas. An empty variable counts as absent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to serve; empty: all of them."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 8
+    """Reconciles that may be under way at the same time."""
+    resync_seconds: Seconds = 300.0
+    """Time between two authoritative lists of everything."""
+
+    prometheus_url: str | None = None
+    """Base URL of a Prometheus HTTP API; absent: the operator scrapes the engines itself."""
+    prometheus_bearer_token_file: str | None = None
+    """File with a bearer token, read at every request."""
+    prometheus_basic_auth_file: str | None = None
+    """File with one line, ``user:password``."""
+    prometheus_ca_file: str | None = None
+    """Authorities that sign the certificate of Prometheus; absent: those of the system."""
+    prometheus_cert_file: str | None = None
+    """Client certificate, where Prometheus asks for one."""
+    prometheus_key_file: str | None = None
+    """Key of the client certificate."""
+    prometheus_tenant: str | None = None
+    """Sent as ``X-Scope-OrgID`` (Mimir, Thanos, Cortex)."""
+    prometheus_matcher: dict[str, str] = {}
+    """Labels added to every query where one Prometheus holds several clusters, such as ``cluster=eu-1``."""
+    scrape_seconds: Seconds = 30.0
+    """Time between two rounds of metrics, be they queries of Prometheus or direct scrapes."""
+    metrics_window_seconds: Seconds = 300.0
+    """Window over which the figures in the status are taken."""
+
+    sglang_version: str | None = None
+    """SGLang release of a DFlashDeployment that names none; absent: the newest contract-tested one."""
+    vllm_version: str | None = None
+    """The same for vLLM."""
+    sglang_image: str | None = None
+    """Image, with ``{version}`` where the release goes; absent: the project's own on Docker Hub."""
+    vllm_image: str | None = None
+    """The same for vLLM."""
+    allowed_host_paths: tuple[str, ...] = ()
+    """Directories under which ``spec.storage.hostPath`` may point; empty: nowhere."""
+
+    http_host: str | None = None
+    """Address of metrics and health; absent: every address, IPv4 and IPv6."""
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of metrics and health; 0 takes a free one."""
+    log_format: Literal["json", "text"] = "json"
+    """One JSON object per line, or text for people."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
+
+    leader_election: bool = True
+    """False only where exactly one process runs."""
+    lease_name: str = "dflash-operator"
+    """Operators that serve different namespaces need different ones."""
+    lease_namespace: str = ""
+    """Absent: ``POD_NAMESPACE``, the service account's namespace, or ``default``."""
+    lease_duration_seconds: Seconds = 15.0
+    """Others wait for so long without a renewal before they take over."""
+    renew_deadline_seconds: Seconds = 10.0
+    """The leader ends when it could not renew for so long."""
+    retry_period_seconds: Seconds = 2.0
+    """Time between two renewals."""
+    pod_name: str = ""
+    """Who holds the lease; absent: ``POD_NAME``, ``POD_ID`` or the host name."""
+
+    @field_validator("allowed_host_paths")
+    @classmethod
+    def _absolute(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if not path.startswith("/") or ".." in path.split("/"):
+                raise ValueError(f"{path!r} is not an absolute path without '..'")
+        return paths
+
+    @field_validator("prometheus_matcher", mode="before")
+    @classmethod
+    def _labels(cls, text: str | dict[str, str]) -> dict[str, str]:
+        if isinstance(text, dict):
+            return text
+        labels = dict(part.partition("=")[::2] for part in text.split(",") if part)
+        if not all(name.isidentifier() and value for name, value in labels.items()):
+            raise ValueError("must be label=value pairs, separated by commas")
+        return labels
+
+    @field_validator("prometheus_url")
+    @classmethod
+    def _http(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return url.rstrip("/") if url else None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.lease_duration_seconds > self.renew_deadline_seconds > self.retry_period_seconds:
+            raise ValueError(
+                "DFLASH_LEASE_DURATION_SECONDS must be more than DFLASH_RENEW_DEADLINE_SECONDS, "
+                "and that more than DFLASH_RETRY_PERIOD_SECONDS"
+            )
+        return self
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Raises SettingsError for a value that cannot be used and for a ``DFLASH_`` variable that does not exist."""
+        given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in environ.items() if name.startswith(PREFIX)}
+        unknown = sorted(name for name in set(given) - set(cls.model_fields) if not _SERVICE_LINK.search(f"_{name.upper()}"))
+        if unknown:
+            raise SettingsError("; ".join(f"{PREFIX}{name.upper()}: there is no such setting" for name in unknown))
+        values: dict[str, Any] = {name: value for name, value in given.items() if value and name in cls.model_fields}
+        for name in _LISTS:
+            if name in values:
+                values[name] = tuple(part.strip() for part in values[name].split(",") if part.strip())
+        values.setdefault("lease_namespace", environ.get("POD_NAMESPACE") or _own_namespace())
+        values.setdefault("pod_name", environ.get("POD_NAME") or environ.get("POD_ID") or environ.get("HOSTNAME") or os.uname().nodename)
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError("; ".join(_complaint(dict(detail)) for detail in error.errors())) from error
+
+
+def _complaint(detail: dict[str, Any]) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{PREFIX}{str(detail['loc'][0]).upper()}: {message}, not {detail['input']!r}" if detail["loc"] else message
+
+
+def _own_namespace() -> str:
+    try:
+        return _SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
+    except OSError:
+        return "default"

@@ -1,0 +1,70 @@
+"""The API server over plain HTTP as its administrator: for waiting, cleaning and creating without starting a kubectl each time."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from http.client import HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+
+class ApiError(RuntimeError):
+    """The API server refused a request. `status` is its HTTP status code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class AdminApi:
+    """JSON requests with the client certificate of an admin kubeconfig. Safe from several threads."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server: str = cluster["server"]
+        self.ca_file = Path(cluster["certificate-authority"])
+        self._tls = ssl.create_default_context(cafile=str(self.ca_file))
+        self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
+
+    def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
+        """The decoded answer (text where it is not JSON). ApiError for a status of 400 and above, OSError without a connection."""
+        address = urlsplit(self.server)
+        connection = HTTPSConnection(address.hostname or "127.0.0.1", address.port, context=self._tls, timeout=timeout)
+        try:
+            content = None if body is None else json.dumps(body)
+            headers = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except HTTPException as error:
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+        finally:
+            connection.close()
+        decoded = json.loads(text) if text.startswith("{") else text
+        if answer.status >= 400:
+            raise ApiError(answer.status, decoded.get("message", text) if isinstance(decoded, dict) else text)
+        return decoded
+
+    def get(self, path: str) -> Any:
+        """GET."""
+        return self.request("GET", path)
+
+    def delete(self, path: str, **options: Any) -> None:
+        """DELETE an object or, given a collection's path, all of it. What is not there already is no error."""
+        try:
+            self.request("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def is_ready(self) -> bool:
+        """Whether the API server answers and calls itself ready, within one second."""
+        try:
+            return bool(self.request("GET", "/readyz", timeout=1.0) == "ok")
+        except (OSError, ApiError):
+            return False

@@ -1,0 +1,232 @@
+"""The programs the test bed runs: where each comes from, and building it once.
+
+Each family of programs is one small Go module under ``gomod/`` whose ``go.mod`` and ``go.sum`` pin every dependency; families are apart
+because their dependencies conflict. A build goes into the user's cache under a key made from those two files and the build flags, so a
+changed pin builds anew and an unchanged one never builds again. Two builds at once are safe: the second waits for the first and takes its
+result.
+
+Two ways to bring one's own program: ``DFLASH_TESTBED_<NAME>`` (``DFLASH_TESTBED_KUBECTL=/usr/bin/kubectl``; dashes become underscores) is
+taken as it is, and ``DFLASH_TESTBED_USE_PATH=1`` takes programs from ``PATH`` where their version is new enough.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+GO_MODULES = Path(__file__).parent / "gomod"
+KUBERNETES_VERSION = "1.35.4"
+_VERSION_SYMBOLS = "k8s.io/component-base/version"
+_HEARTBEAT_SECONDS = 30.0
+
+
+class BinaryError(RuntimeError):
+    """A program cannot be had; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Programs built from one Go module: program name to package, linker flags beyond ``-s -w``, build tags."""
+
+    name: str
+    packages: dict[str, str]
+    ldflags: str = ""
+    tags: str = ""
+
+    @property
+    def module(self) -> Path:
+        return GO_MODULES / self.name
+
+    def build_flags(self) -> list[str]:
+        flags = ["-trimpath", "-ldflags", f"-s -w {self.ldflags}".strip()]
+        return [*flags, "-tags", self.tags] if self.tags else flags
+
+    def key(self) -> str:
+        """Name of this family's cache directory: changes with every pin, flag, package and processor architecture."""
+        digest = hashlib.sha256()
+        for file in ("go.mod", "go.sum"):
+            digest.update((self.module / file).read_bytes())
+        for text in (*self.build_flags(), *sorted(self.packages.values()), platform.system(), platform.machine()):
+            digest.update(text.encode() + b"\0")
+        return f"{self.name}-{digest.hexdigest()[:16]}"
+
+
+# Without these symbols the programs report v0.0.0 and clients cannot tell what the server can do.
+_KUBERNETES_LDFLAGS = " ".join(
+    f"-X {_VERSION_SYMBOLS}.{symbol}={value}"
+    for symbol, value in zip(
+        ("gitVersion", "gitMajor", "gitMinor"), (f"v{KUBERNETES_VERSION}", *KUBERNETES_VERSION.split(".")[:2]), strict=True
+    )
+)
+
+FAMILIES = (
+    Family("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    Family(
+        "kubernetes",
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kube-apiserver", "kubectl", "kube-controller-manager", "kube-scheduler")},
+        ldflags=_KUBERNETES_LDFLAGS,
+    ),
+    Family("kwok", {name: f"sigs.k8s.io/kwok/cmd/{name}" for name in ("kwok", "kwokctl")}),
+    Family("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    # One kind of service discovery instead of thirty: the cloud SDKs are most of Prometheus' build time.
+    Family(
+        "prometheus",
+        {name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
+        tags="remove_all_sd,enable_kubernetes_sd",
+    ),
+)
+FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
+PROGRAMS = tuple(FAMILY_OF)
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    """How a program on PATH tells its version, and the oldest (major, minor) that works here."""
+
+    arguments: tuple[str, ...]
+    oldest: tuple[int, int]
+
+
+_ACCEPTED = {
+    "etcd": _Accepted(("--version",), (3, 5)),
+    "kube-apiserver": _Accepted(("--version",), (1, 33)),
+    "kube-controller-manager": _Accepted(("--version",), (1, 33)),
+    "kube-scheduler": _Accepted(("--version",), (1, 33)),
+    "kubectl": _Accepted(("version", "--client"), (1, 33)),
+    "kwok": _Accepted(("--version",), (0, 7)),
+    "kwokctl": _Accepted(("--version",), (0, 7)),
+    "helm": _Accepted(("version", "--short"), (3, 14)),
+    "prometheus": _Accepted(("--version",), (3, 0)),
+    "promtool": _Accepted(("--version",), (3, 0)),
+}
+
+
+def cache_root() -> Path:
+    """Where everything the test bed keeps between runs lies: ``$XDG_CACHE_HOME/dflash-testbed``, by default under ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash-testbed"
+
+
+def path_of(program: str) -> Path:
+    """Path of a program of PROGRAMS, built first if need be (minutes for kube-apiserver, progress on stderr).
+
+    Raises BinaryError when it can be neither found nor built, KeyError for an unknown name.
+    """
+    family = FAMILY_OF[program]
+    return _given(program) or _on_path(program) or _built(family, program)
+
+
+def paths_of(programs: Iterable[str] = PROGRAMS) -> dict[str, Path]:
+    """``path_of`` for several programs."""
+    return {program: path_of(program) for program in programs}
+
+
+def _given(program: str) -> Path | None:
+    variable = "DFLASH_TESTBED_" + program.upper().replace("-", "_")
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    if not os.access(value, os.X_OK) or Path(value).is_dir():
+        raise BinaryError(f"{variable}={value} is not an executable file")
+    return Path(value).absolute()
+
+
+def _on_path(program: str) -> Path | None:
+    if os.environ.get("DFLASH_TESTBED_USE_PATH") != "1":
+        return None
+    found = shutil.which(program)
+    if found is None:
+        return None
+    accepted = _ACCEPTED[program]
+    answer = subprocess.run([found, *accepted.arguments], capture_output=True, text=True, check=False, timeout=30)
+    version = re.search(r"\bv?(\d+)\.(\d+)", answer.stdout + answer.stderr)
+    if version is None or (int(version[1]), int(version[2])) < accepted.oldest:
+        say = version[0] if version else "a version that cannot be read"
+        _tell(f"{found} is {say}; {program} {'.'.join(map(str, accepted.oldest))} or newer is needed, so our own is used")
+        return None
+    return Path(found)
+
+
+def _built(family: Family, program: str) -> Path:
+    target = cache_root() / family.key() / program
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusive(target.parent / ".lock", f"another build of {family.name}"):
+        if not target.exists():
+            _check_go(family)
+            _build(family, program, target)
+    return target
+
+
+@contextmanager
+def _exclusive(lock_file: Path, holder: str) -> Iterator[None]:
+    with lock_file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _tell(f"waiting for {holder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _go_environment() -> dict[str, str]:
+    # A workspace file above this directory would replace the pinned versions.
+    return {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+
+
+def _check_go(family: Family) -> None:
+    wanted = re.search(r"^go (\S+)$", (family.module / "go.mod").read_text(), re.MULTILINE)
+    wanted_version = wanted[1] if wanted else "1.26"
+    if shutil.which("go") is None:
+        raise BinaryError(
+            f"Go {wanted_version} or newer is needed to build {family.name}: put `go` on PATH, or name ready programs in "
+            f"DFLASH_TESTBED_<NAME> ({', '.join('DFLASH_TESTBED_' + name.upper().replace('-', '_') for name in family.packages)})"
+        )
+    # Run inside the module: Go itself compares its version with go.mod and may switch to a newer toolchain if the user allows that.
+    answer = subprocess.run(["go", "version"], cwd=family.module, env=_go_environment(), capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise BinaryError(f"Go {wanted_version} or newer is needed to build {family.name}; `go version` says: {answer.stderr.strip()}")
+
+
+def _build(family: Family, program: str, target: Path) -> None:
+    place = f"{PROGRAMS.index(program) + 1}/{len(PROGRAMS)}"
+    unfinished = target.with_name(f".{program}.{os.getpid()}")
+    log_file = target.with_name(f"{program}.log")
+    command = ["go", "build", *family.build_flags(), "-o", str(unfinished), family.packages[program]]
+    started = time.monotonic()
+    _tell(f"[{place}] building {program}, once for this version")
+    try:
+        with log_file.open("w") as log:
+            process = subprocess.Popen(command, cwd=family.module, env=_go_environment(), stdout=log, stderr=log)
+            while True:
+                try:
+                    code = process.wait(timeout=_HEARTBEAT_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    _tell(f"[{place}] building {program}: {time.monotonic() - started:.0f} s so far")
+                except BaseException:
+                    process.terminate()
+                    process.wait()
+                    raise
+        if code != 0:
+            last = "\n".join(log_file.read_text().splitlines()[-20:])
+            raise BinaryError(f"building {program} failed (all of it: {log_file}):\n{last}")
+        unfinished.rename(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _tell(f"[{place}] built {program} in {time.monotonic() - started:.0f} s")
+
+
+def _tell(line: str) -> None:
+    print(f"test bed: {line}", file=sys.stderr, flush=True)

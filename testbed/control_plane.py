@@ -1,0 +1,134 @@
+"""etcd, API server, controller manager, scheduler and kwok of one cluster: creation and outages.
+
+kwokctl writes the configuration and starts the processes; afterwards each of them is a pid file and a command line, so that one can be
+killed, paused and brought back alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from testbed import binaries
+from testbed.api import AdminApi
+from testbed.processes import RecordedProcess
+from testbed.waiting import wait_until
+from testbed.workspace import Workspace
+
+_AUDIT_POLICY = Path(__file__).parent / "kwok" / "audit-policy.yaml"
+_PORT_OPTIONS = ("etcdPort", "etcdPeerPort", "kubeApiserverPort", "kubeControllerManagerPort", "kubeSchedulerPort", "kwokControllerPort")
+_PROGRAM_FLAGS = {
+    "etcd": "--etcd-binary",
+    "kube-apiserver": "--kube-apiserver-binary",
+    "kube-controller-manager": "--kube-controller-manager-binary",
+    "kube-scheduler": "--kube-scheduler-binary",
+    "kwok": "--kwok-controller-binary",
+}
+_EXTRA_ARGUMENTS = (
+    # Endpoints of loopback addresses are refused by the API, and the pods live on 127.x: these controllers would retry for ever.
+    "kube-controller-manager=controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller",
+    # One instance each: no election, so a restart acts at once instead of after the dead holder's lease of 15 s.
+    "kube-controller-manager=leader-elect=false",
+    "kube-scheduler=leader-elect=false",
+    # How soon a failed node is tainted.
+    "kube-controller-manager=node-monitor-period=1s",
+    # The default, a /24, has room for 254 Services.
+    "kube-apiserver=service-cluster-ip-range=10.96.0.0/16",
+    # Nothing here has to survive a power cut.
+    "etcd=unsafe-no-fsync=true",
+)
+# Their informers back off to a minute during an outage. Not kwok: a new one may give a pod the address of another.
+_CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+
+
+class ControlPlaneError(RuntimeError):
+    """The control plane did not start; the message holds what its programs said."""
+
+
+class ControlPlane:
+    """The servers of the cluster in `workspace`."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.admin_kubeconfig = workspace.directory / "admin.kubeconfig"
+        self.audit_log = workspace.control_plane / "logs" / "audit.log"
+
+    @property
+    def api(self) -> AdminApi:
+        """The API server as administrator."""
+        return AdminApi(self.admin_kubeconfig)
+
+    def create(self, timeout: float = 60.0) -> None:
+        """Start everything and wait until the API server is ready. ControlPlaneError after `timeout` seconds or when a program ends."""
+        programs = binaries.paths_of((*_PROGRAM_FLAGS, "kwokctl"))
+        command = [str(programs["kwokctl"]), "create", "cluster", "--name", self._workspace.name, "--runtime", "binary"]
+        command += ["--config", str(self._write_configuration()), "--kube-audit-policy", str(_AUDIT_POLICY)]
+        command += ["--kubeconfig", str(self.admin_kubeconfig), "--enable-crds", "Stage", "--disable-qps-limits"]
+        for program, flag in _PROGRAM_FLAGS.items():
+            command += [flag, str(programs[program])]
+        for argument in _EXTRA_ARGUMENTS:
+            command += ["--extra-args", argument]
+        environment = {**os.environ, "KWOK_WORKDIR": str(self._workspace.directory)}
+        try:
+            answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise ControlPlaneError(f"kwokctl did not finish within {timeout:.0f} s; its logs: {self.audit_log.parent}") from None
+        if answer.returncode != 0:
+            raise ControlPlaneError(f"kwokctl failed; its logs: {self.audit_log.parent}\n{answer.stderr.strip()}")
+        self._wait_ready(timeout)
+        for component in self.components():
+            if self.process(component).pid() is None:
+                log = self.audit_log.with_name(f"{component}.log")
+                last = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+                raise ControlPlaneError(f"{component} ended at once:\n{last}")
+
+    def _write_configuration(self) -> Path:
+        # Loopback only: etcd has neither TLS nor passwords here. Ports of the cluster's own: kwokctl would take the highest free ones,
+        # and with them those of a server that another cluster has down for a moment.
+        options = {"bindAddress": "127.0.0.1", **dict(zip(_PORT_OPTIONS, self._workspace.ports, strict=True))}
+        path = self._workspace.directory / "kwokctl.yaml"
+        path.write_text(yaml.safe_dump({"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokctlConfiguration", "options": options}))
+        return path
+
+    def components(self) -> dict[str, list[str]]:
+        """Command line of each server, by name."""
+        configuration = next(yaml.safe_load_all((self._workspace.control_plane / "kwok.yaml").read_text()))
+        return {component["name"]: [component["binary"], *component["args"]] for component in configuration["components"]}
+
+    def process(self, component: str) -> RecordedProcess:
+        """The process of one server: etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kwok-controller."""
+        return RecordedProcess(self._workspace.control_plane / "pids" / f"{component}.pid", str(self._workspace.directory))
+
+    def kill_apiserver(self) -> None:
+        """End the API server with SIGKILL: clients get their connections reset and refused. Its state stays in etcd."""
+        self.process("kube-apiserver").stop(signal.SIGKILL)
+
+    def start_apiserver(self, timeout: float = 60.0) -> None:
+        """Bring a killed API server back, and restart its controllers so that they act at once. Returns when it is ready.
+
+        kwok finds the server again by itself, after half a minute at most.
+        """
+        self.start("kube-apiserver")
+        self._wait_ready(timeout)
+        for component in _CONTROLLERS:
+            self.process(component).stop(signal.SIGKILL)
+            self.start(component)
+
+    def pause_apiserver(self) -> None:
+        """Stop the API server answering without closing a connection: clients run into their timeouts."""
+        self.process("kube-apiserver").send(signal.SIGSTOP)
+
+    def resume_apiserver(self) -> None:
+        """Go on after `pause_apiserver`."""
+        self.process("kube-apiserver").send(signal.SIGCONT)
+
+    def start(self, component: str) -> None:
+        """Start one server that was stopped, with the flags it had."""
+        self.process(component).start(self.components()[component], self.audit_log.with_name(f"{component}.log"))
+
+    def _wait_ready(self, timeout: float) -> None:
+        wait_until(self.api.is_ready, "the API server to become ready", timeout)

@@ -1,0 +1,122 @@
+"""The operator as a process of this machine, under the ServiceAccount and with the rights its chart gives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from testbed.cluster import Cluster
+from testbed.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent
+CHART = ROOT / "charts" / "dflash-operator"
+NAMESPACE = "dflash-system"
+SERVICE_ACCOUNT = "dflash-operator"
+USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+"""Its name in the audit log."""
+
+
+def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
+    """CRD, ServiceAccount and RBAC by Helm, without the operator's own pods: kwok's pods run no program."""
+    cluster.helm(
+        "upgrade",
+        "--install",
+        "dflash",
+        str(CHART),
+        f"--namespace={NAMESPACE}",
+        "--create-namespace",
+        "--set=operator.enabled=false",
+        f"--set=serviceAccount.name={SERVICE_ACCOUNT}",
+        f"--set=crds.install={str(crds).lower()}",
+    )
+    cluster.wait_for_crds()
+
+
+class OperatorProcess:
+    """One process; several with different names elect a leader. ``settings`` are ``DFLASH_`` variables without that prefix."""
+
+    def __init__(
+        self, cluster: Cluster, settings: Mapping[str, str] | None = None, *, name: str = "operator", kubeconfig: Path | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.settings = dict(settings or {})
+        self.log = cluster.directory / f"{name}.log"
+        self._kubeconfig = kubeconfig
+        self._process = cluster.workspace.process(name)
+        self._read_from = 0
+
+    def start(self) -> OperatorProcess:
+        """Start it and wait until it serves health; it may still be waiting for the Lease then."""
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+        kubeconfig = self._kubeconfig or self.cluster.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
+        own = {f"DFLASH_{name.upper()}": value for name, value in {"http_host": "127.0.0.1", "http_port": "0", **self.settings}.items()}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")} | {
+            "KUBECONFIG": str(kubeconfig),
+            "PYTHONPATH": str(ROOT),
+            "POD_NAMESPACE": NAMESPACE,
+            "POD_NAME": self.name,
+            **own,
+        }
+        # The -X option means nothing to Python; by the directory in it the process is known as this cluster's.
+        command = [sys.executable, "-X", f"cluster={self.cluster.directory}", str(ROOT / "operator" / "main.py")]
+        self._process.start(command, self.log, environment)
+        wait_until(self._answers, f"{self.name} to answer (see {self.log})", 30)
+        return self
+
+    def wait_to_lead(self) -> OperatorProcess:
+        """Wait until it holds the Lease."""
+        wait_until(lambda: "dflash_leader 1.0" in self.metrics(), f"{self.name} to lead (see {self.log})", 40)
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        self._process.stop(timeout=30)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self._process.stop(signal.SIGKILL)
+
+    @property
+    def running(self) -> bool:
+        return self._process.pid() is not None
+
+    @property
+    def url(self) -> str:
+        """Where metrics and health are, of the present run."""
+        if not self.running:
+            raise RuntimeError(f"{self.name} ended:\n{self.output()[-3000:]}")
+        found = re.search(r"metrics and health on port (\d+)", self.output())
+        if found is None:
+            raise URLError("not listening yet")
+        return f"http://127.0.0.1:{found[1]}"
+
+    def output(self) -> str:
+        """What the present run has logged."""
+        with self.log.open("rb") as log:
+            log.seek(self._read_from)
+            return log.read().decode(errors="replace")
+
+    def metrics(self) -> str:
+        """Its /metrics."""
+        with urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def __enter__(self) -> OperatorProcess:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.metrics())
+        except OSError:
+            return False

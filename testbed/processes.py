@@ -1,0 +1,92 @@
+"""Background processes known by a pid file, and never mistaken for somebody else's.
+
+A pid alone proves nothing after a crash or a reboot, so each process is looked up together with a *marker*: text its command line must
+contain (the directory of its cluster). A pid whose command line lacks the marker is treated as gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class ProcessError(RuntimeError):
+    """A process did not start or did not go away."""
+
+
+@dataclass(frozen=True)
+class RecordedProcess:
+    """The process whose pid stands in `pid_file` and whose command line contains `marker`."""
+
+    pid_file: Path
+    marker: str
+
+    def pid(self) -> int | None:
+        """Its pid, or None when it is not running (a zombie has no command line and counts as not running)."""
+        try:
+            pid = int(self.pid_file.read_text())
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if self.marker in command_line.replace(b"\0", b" ").decode(errors="replace") else None
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        """Start `command` in a session of its own, output appended to `log`. ProcessError when it already runs."""
+        if self.pid() is not None:
+            raise ProcessError(f"{self.pid_file.stem} is already running as pid {self.pid()}")
+        opened = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        pid = os.posix_spawn(
+            command[0], list(command), dict(os.environ if environment is None else environment), file_actions=opened, setsid=True
+        )
+        self.pid_file.write_text(str(pid))
+        # A new process has no command line for an instant, in which it would count as not running.
+        while self.pid() is None and not _reap(pid):
+            time.sleep(0.001)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal. ProcessError when it is not running."""
+        pid = self.pid()
+        if pid is None:
+            raise ProcessError(f"{self.pid_file.stem} is not running")
+        os.kill(pid, number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 10.0) -> None:
+        """End it and wait until it is gone; after `timeout` seconds with SIGKILL. Nothing happens when it is not running."""
+        pid = self.pid()
+        if pid is not None:
+            os.kill(pid, number)
+            if number is not signal.SIGKILL:
+                os.kill(pid, signal.SIGCONT)  # a paused process would never see the signal
+            self._wait_gone(pid, timeout)
+        self.pid_file.unlink(missing_ok=True)
+
+    def _wait_gone(self, pid: int, timeout: float) -> None:
+        kill_at, give_up_at = time.monotonic() + timeout, time.monotonic() + timeout + 10
+        killed = False
+        while True:
+            _reap(pid)
+            if self.pid() is None:
+                return
+            now = time.monotonic()
+            if now > give_up_at:
+                raise ProcessError(f"{self.pid_file.stem} (pid {pid}) did not end")
+            if now > kill_at and not killed:
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+            time.sleep(0.01)
+
+
+def _reap(pid: int) -> bool:
+    """Take the exit status of an ended child of ours, so that it does not stay a zombie. Whether there was one to take."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False

@@ -1,0 +1,203 @@
+"""The engines' command lines, parsed as strictly as the engines do: ``parse(engine, release, command)``.
+
+Options come from tables taken from the real parsers; what the engines check after parsing is in ``argv_rules``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.engines import ENGINES
+from testbed.simulator.argv_rules import Host, check
+from testbed.simulator.option_table import ArgvError, facts, parser
+
+__all__ = ["ArgvError", "Host", "ParsedArgv", "parse"]
+
+_ENTRY_POINTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "sglang": (("python3", "-m", "sglang.launch_server"), ("python", "-m", "sglang.launch_server"), ("sglang", "serve")),
+    "vllm": (("vllm", "serve"),),
+}
+_DFLASH_DEFAULT_BLOCK = 16
+_SGLANG_DFLASH_REQUESTS = 48
+_SGLANG_REQUESTS = 4096
+_VLLM_REQUESTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedArgv:
+    """A command line the engine accepts. ``values`` holds every option by argparse destination; None where unset."""
+
+    engine: str
+    release: str
+    values: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def target(self) -> str:
+        """Model id or path of the target."""
+        return str(self.values["model_path"] if self.engine == "sglang" else self.values["model_tag"] or self.values["model"])
+
+    @property
+    def target_revision(self) -> str | None:
+        """``--revision``."""
+        return _text(self.values["revision"])
+
+    @property
+    def served_model_name(self) -> str:
+        """The name clients use; the target's where none is given."""
+        name = self.values["served_model_name"]
+        if isinstance(name, list):
+            name = name[0] if name else None
+        return str(name or self.target)
+
+    @property
+    def speculative_config(self) -> Mapping[str, Any] | None:
+        """vLLM's ``--speculative-config``."""
+        config: Mapping[str, Any] | None = self.values.get("speculative_config")
+        return config
+
+    @property
+    def drafting(self) -> bool:
+        """Whether speculation is on."""
+        return bool(self.values.get("speculative_algorithm") or self.speculative_config)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens verified per step and request; 1 while speculation is off. With a schedule: the largest."""
+        if not self.drafting:
+            return 1
+        if config := self.speculative_config:
+            return int(config["num_speculative_tokens"]) + 1
+        return int(self.values["speculative_num_draft_tokens"] or self.values["speculative_dflash_block_size"] or _DFLASH_DEFAULT_BLOCK)
+
+    @property
+    def schedule(self) -> tuple[tuple[int, int, int], ...] | None:
+        """vLLM's table of (first, last, drafts) by number of requests in a step, or None."""
+        table = (self.speculative_config or {}).get("num_speculative_tokens_per_batch_size")
+        return tuple((int(low), int(high), int(drafts)) for low, high, drafts in table) if table else None
+
+    @property
+    def drafter(self) -> str | None:
+        """Model id or path of the drafter; None while speculation is off."""
+        if not self.drafting:
+            return None
+        return _text(self.speculative_config["model"] if self.speculative_config else self.values["speculative_draft_model_path"])
+
+    @property
+    def drafter_revision(self) -> str | None:
+        """The drafter's revision where one is given."""
+        if self.engine == "vllm":
+            return _text((self.speculative_config or {}).get("revision"))
+        return _text(self.values["speculative_draft_model_revision"])
+
+    @property
+    def port(self) -> int:
+        """TCP port of the HTTP server."""
+        return int(self.values["port"])
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs over all nodes."""
+        return int(self.values["tp_size" if self.engine == "sglang" else "tensor_parallel_size"])
+
+    @property
+    def nodes(self) -> int:
+        """Pods of one replica."""
+        return int(self.values["nnodes"])
+
+    @property
+    def node_rank(self) -> int:
+        """0 for the pod that serves requests."""
+        return int(self.values["node_rank"])
+
+    @property
+    def max_concurrency(self) -> int:
+        """Requests in one step at most."""
+        if self.engine == "vllm":
+            return int(self.values["max_num_seqs"] or _VLLM_REQUESTS)
+        # SGLang resets an unset limit to 48 with DFlash
+        return int(self.values["max_running_requests"] or (_SGLANG_DFLASH_REQUESTS if self.drafting else _SGLANG_REQUESTS))
+
+    @property
+    def metrics_enabled(self) -> bool:
+        """Whether ``/metrics`` shows the engine's figures."""
+        return bool(self.values["enable_metrics"]) if self.engine == "sglang" else not self.values["disable_log_stats"]
+
+    @property
+    def extra_metric_labels(self) -> Mapping[str, str]:
+        """SGLang's ``--extra-metric-labels``."""
+        labels: Mapping[str, str] = self.values.get("extra_metric_labels") or {}
+        return labels
+
+    @property
+    def shutdown_timeout_s(self) -> int | None:
+        """Seconds requests may still run after SIGTERM. vLLM: 0 aborts at once; None (SGLang): no limit."""
+        return int(self.values["shutdown_timeout"]) if self.engine == "vllm" else None
+
+    @property
+    def decode_log_interval(self) -> int:
+        """Decode steps between two updates of SGLang's gauges."""
+        return int(self.values.get("decode_log_interval") or 40)
+
+
+def parse(engine: str, release: str, command: Sequence[str], host: Host | None = None) -> ParsedArgv:
+    """Parse a container's command and arguments, ``$(NAME)`` already expanded.
+
+    A release without a table of its own is parsed as its nearest older tested one. ``host`` states facts of the machine that some
+    checks need; without it those checks pass. Raises ArgvError as the engine exits, ValueError for an engine or release that cannot be.
+    """
+    dialect = ENGINES[engine].dialect(release) if engine in ENGINES else None
+    if dialect is None or isinstance(dialect, Problem):
+        raise ValueError(str(dialect) if dialect else f"no engine {engine!r}")
+    arguments = _arguments(engine, command)
+    name = f"{engine}-{dialect.release}"
+    if engine == "vllm":
+        arguments = _flexible(arguments)
+    values = vars(parser(name).parse_args(arguments))
+    check(engine, release, values, facts(name), host or Host())
+    return ParsedArgv(engine, release, values)
+
+
+def _arguments(engine: str, command: Sequence[str]) -> list[str]:
+    for entry in _ENTRY_POINTS[engine]:
+        if tuple(command[: len(entry)]) == entry:
+            return list(command[len(entry) :])
+    raise ArgvError(127, f"exec: {' '.join(command[:3])}: not an entry point of {engine}\n")
+
+
+def _flexible(arguments: Sequence[str]) -> list[str]:
+    """What vLLM's FlexibleArgumentParser does first: ``_`` is ``-`` in names, ``--a.b=c`` is ``--a {"b": c}``."""
+    result: list[str] = []
+    nested: dict[str, dict[str, Any]] = {}
+    pending = iter(arguments)
+    for argument in pending:
+        name, equals, value = argument.partition("=")
+        if not name.startswith("--"):
+            result.append(argument)
+            continue
+        head, dot, path = name.partition(".")
+        head = head.replace("_", "-")
+        if not dot:
+            result.append(head + equals + value)
+            continue
+        text = value if equals else next(pending, "")
+        keys = path.split(".")
+        place = nested.setdefault(head, {})
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = _json_or_text(text)
+    return result + [part for head, value in nested.items() for part in (head, json.dumps(value))]
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,220 @@
+"""Continuous batching in simulated time: requests join and leave between steps.
+
+A step with c requests lasts ``s(B, c)`` and commits for each of them a random 1 ... B tokens. Nothing here reads a clock: the caller says
+what time it is, and may be late; every event still happens at its exact time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from testbed.simulator.acceptance import Sampler
+from testbed.simulator.settings import EngineSettings
+from testbed.simulator.table import ModelTable
+
+PREFILL_S_PER_TOKEN = 1e-5
+"""100,000 prompt tokens per second: small beside decoding, as the published tables have it (they include prefill)."""
+SCHEDULE_DRAFT_COST = 1.045
+"""Below its largest block a schedule is 3 to 6 % slower than a true block of that size: the draft pass still computes the full block."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request in an engine. Times are simulated seconds, None until it happened (``last_token_s``: 0 before the first token)."""
+
+    workload: str
+    prompt_tokens: int
+    max_tokens: int
+    streaming: bool = False
+    arrived_s: float = 0.0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    finished_s: float | None = None
+    generated: int = 0
+    verify_steps: int = 0
+    aborted: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.finished_s is not None or self.aborted
+
+
+@dataclass(slots=True)
+class Pass:
+    """One step of the engine: request ``decoding[i]`` was given ``draws[i]`` tokens and its length limit let it keep ``kept[i]``."""
+
+    start_s: float
+    end_s: float
+    block: int
+    decoding: list[Request]
+    prefilling: list[Request]
+    draws: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+
+
+class Observer(Protocol):
+    """Told everything that happens, in order."""
+
+    def admitted(self, request: Request) -> None:
+        """The request enters its first forward pass at ``admitted_s``."""
+
+    def stepped(self, done: Pass, batch: Batch) -> None:
+        """A pass ended; its tokens are credited to its requests, ``last_token_s`` still says when each had its previous token."""
+
+    def finished(self, request: Request) -> None:
+        """The last token is out."""
+
+    def aborted(self, request: Request) -> None:
+        """The client went away or the engine dropped the request."""
+
+
+class Batch:
+    """The scheduler of one engine."""
+
+    def __init__(self, settings: EngineSettings, table: ModelTable, observer: Observer, seed: int = 0) -> None:
+        self.settings = settings
+        self.table = table
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.step_time_factor = 1.0
+        self._acceptance_factor = 1.0
+        self._observer = observer
+        self._random = random.Random(seed)
+        self._mixed_prefill = settings.engine == "vllm"
+        self._current: Pass | None = None
+        self._samplers: dict[tuple[str, int], Sampler] = {}
+
+    @property
+    def acceptance_factor(self) -> float:
+        return self._acceptance_factor
+
+    @acceptance_factor.setter
+    def acceptance_factor(self, factor: float) -> None:
+        if factor != self._acceptance_factor:
+            self._acceptance_factor = factor
+            self._samplers.clear()
+
+    @property
+    def next_event_s(self) -> float | None:
+        """When the pass under way ends; None while idle."""
+        return self._current.end_s if self._current else None
+
+    @property
+    def idle(self) -> bool:
+        return self._current is None
+
+    @property
+    def in_service(self) -> list[Request]:
+        """Admitted requests, those in their prefill included."""
+        return self.running + [r for r in self._current.prefilling if not r.done] if self._current else self.running
+
+    @property
+    def tokens_held(self) -> int:
+        """Tokens in the KV cache."""
+        return sum(request.prompt_tokens + request.generated for request in self.in_service)
+
+    def submit(self, request: Request, now: float) -> None:
+        """A request arrives. Call advance(now) first if passes may have ended since."""
+        request.arrived_s = now
+        self.waiting.append(request)
+        if self._current is None:
+            self._begin(now)
+
+    def abort(self, request: Request) -> None:
+        """Drops a request; its share of the pass under way is lost."""
+        if request.done:
+            return
+        request.aborted = True
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif request in self.running:
+            self.running.remove(request)
+        self._observer.aborted(request)
+
+    def advance(self, now: float) -> None:
+        """Plays every pass that has ended by ``now``."""
+        while self._current is not None and self._current.end_s <= now:
+            self.step()
+
+    def step(self) -> float:
+        """Ends the pass under way and begins the next; returns the time. Raises RuntimeError while idle."""
+        done = self._current
+        if done is None:
+            raise RuntimeError("nothing to do")
+        self._complete(done)
+        self._begin(done.end_s)
+        return done.end_s
+
+    def delay(self, seconds: float) -> None:
+        """Puts off the end of the pass under way: the engine stood still meanwhile."""
+        if self._current is not None:
+            self._current.end_s += seconds
+
+    def earliest_finish_s(self) -> float | None:
+        """No request can finish before this; None while idle. Lets a caller be on time without waking for every step."""
+        current = self._current
+        if current is None:
+            return None
+        remaining = min((r.max_tokens - r.generated for r in current.decoding), default=1)
+        if any(r.max_tokens == 1 for r in current.prefilling):
+            remaining = 1
+        steps = -(-remaining // current.block)
+        return current.end_s + (steps - 1) * (current.end_s - current.start_s)
+
+    def _begin(self, now: float) -> None:
+        admitted: list[Request] = []
+        while self.waiting and len(self.running) + len(admitted) < self.settings.max_concurrency:
+            request = self.waiting.popleft()
+            request.admitted_s = now
+            admitted.append(request)
+            self._observer.admitted(request)
+        if not admitted and not self.running:
+            self._current = None
+            return
+        decoding = list(self.running) if self._mixed_prefill or not admitted else []
+        block = self.settings.block_for(len(decoding))
+        duration = sum(request.prompt_tokens for request in admitted) * PREFILL_S_PER_TOKEN
+        if decoding:
+            duration += self._decode_s(decoding, block)
+        self._current = Pass(now, now + duration * self.step_time_factor, block, decoding, admitted)
+
+    def _decode_s(self, decoding: Sequence[Request], block: int) -> float:
+        concurrency = len(decoding)
+        mix = Counter(request.workload for request in decoding)
+        step = sum(n * self.table.step_time_s(workload, block, concurrency) for workload, n in mix.items()) / concurrency
+        return step * SCHEDULE_DRAFT_COST if 1 < block < self.settings.block_size else step
+
+    def _complete(self, done: Pass) -> None:
+        done.decoding = [request for request in done.decoding if not request.aborted]
+        done.prefilling = [request for request in done.prefilling if not request.aborted]
+        for request in done.decoding:
+            draw = 1 + self._sampler(request.workload, done.block).accepted(self._random.random())
+            kept = min(draw, request.max_tokens - request.generated)
+            done.draws.append(draw)
+            done.kept.append(kept)
+            request.generated += kept
+            request.verify_steps += 1
+        for request in done.prefilling:
+            request.generated = 1
+            request.first_token_s = done.end_s
+        self.running.extend(done.prefilling)
+        self._observer.stepped(done, self)
+        for request in (*done.decoding, *done.prefilling):
+            request.last_token_s = done.end_s
+            if request.generated >= request.max_tokens:
+                request.finished_s = done.end_s
+                self._observer.finished(request)
+        self.running = [request for request in self.running if request.finished_s is None]
+
+    def _sampler(self, workload: str, block: int) -> Sampler:
+        key = (workload, block)
+        sampler = self._samplers.get(key)
+        if sampler is None:
+            survival = self.table.acceptance(workload, block).survival(block, self._acceptance_factor) if block > 1 else ()
+            sampler = self._samplers[key] = Sampler(survival)
+        return sampler

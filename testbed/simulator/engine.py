@@ -1,0 +1,135 @@
+"""One simulated engine process: starting, serving, draining, with its batch, its metrics and its faults. Time is the caller's."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+
+from testbed.simulator.batching import Batch, Request
+from testbed.simulator.faults import SOUND, Faults
+from testbed.simulator.metrics_sglang import SglangMetrics
+from testbed.simulator.metrics_vllm import VllmMetrics
+from testbed.simulator.settings import EngineSettings, version
+from testbed.simulator.table import ModelTable
+from testbed.simulator.text import answer
+
+
+class Phase(enum.Enum):
+    STARTING = "Starting"
+    SERVING = "Serving"
+    DRAINING = "Draining"
+
+
+class SimulatedEngine:
+    """``now`` is always simulated seconds; ``created_s`` the Unix time of the start, for the page."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        table: ModelTable,
+        *,
+        now: float,
+        startup_s: float = 0.0,
+        faults: Faults = SOUND,
+        created_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.settings = settings
+        self.metrics: SglangMetrics | VllmMetrics = (
+            SglangMetrics(settings) if settings.engine == "sglang" else VllmMetrics(settings, created_s)
+        )
+        self.batch = Batch(settings, table, self.metrics, seed)
+        self.started_s = now
+        self.ready_at_s = now + (startup_s if faults.startup_s is None else faults.startup_s)
+        self.draining_since_s: float | None = None
+        self._now = now
+        self._frozen_page: str | None = None
+        self._random = random.Random(seed)
+        self.faults = SOUND
+        self.set_faults(faults)
+
+    def phase(self, now: float) -> Phase:
+        if self.draining_since_s is not None:
+            return Phase.DRAINING
+        return Phase.SERVING if now >= self.ready_at_s else Phase.STARTING
+
+    def set_faults(self, faults: Faults) -> None:
+        """From the next step on. Call advance(now) first."""
+        if faults.metrics == "frozen" and self.faults.metrics != "frozen":
+            self._frozen_page = self._render(faults)
+        self.faults = faults
+        self.batch.acceptance_factor = faults.acceptance
+        self.batch.step_time_factor = faults.step_time
+
+    def advance(self, now: float) -> None:
+        """Plays everything up to ``now``. A hung engine only lets time pass."""
+        if self.faults.hang:
+            self.batch.delay(now - self._now)
+        else:
+            self.batch.advance(now)
+        self._now = max(now, self._now)
+
+    def submit(self, request: Request, now: float) -> None:
+        """A request arrives at a serving engine."""
+        self.advance(now)
+        self.batch.submit(request, now)
+
+    def drain(self, now: float) -> None:
+        """SIGTERM. SGLang serves on without a time limit; vLLM takes nothing new and drains for --shutdown-timeout seconds."""
+        if self.draining_since_s is None:
+            self.advance(now)
+            self.draining_since_s = now
+
+    def accepts(self, now: float) -> bool:
+        """Whether a new request is served; if not, vLLM answers it at once with an aborted result."""
+        return self.phase(now) is not Phase.DRAINING or self.settings.engine == "sglang"
+
+    def may_exit(self, now: float) -> bool:
+        """Whether the draining process ends now."""
+        if self.draining_since_s is None:
+            return False
+        spent = self.settings.engine == "vllm" and now >= self.draining_since_s + self.settings.shutdown_timeout_s
+        return spent or self.batch.idle
+
+    def healthy(self, now: float) -> bool:
+        """What /health says: SGLang is unhealthy from SIGTERM on, vLLM is not."""
+        if self.faults.unhealthy:
+            return False
+        return self.phase(now) is Phase.SERVING or (self.phase(now) is Phase.DRAINING and self.settings.engine == "vllm")
+
+    @property
+    def has_ready_endpoint(self) -> bool:
+        """SGLang has /ready since 0.5.20."""
+        return self.settings.engine == "sglang" and version(self.settings.release) >= (0, 5, 20)
+
+    @property
+    def answers_http_while_starting(self) -> bool:
+        """SGLang answers 503 while it loads; vLLM binds its port but answers nothing."""
+        return self.settings.engine == "sglang"
+
+    def page(self, now: float) -> str | None:
+        """The /metrics page; None where there is none."""
+        if self.faults.metrics == "missing" or (self.settings.engine == "sglang" and not self.settings.metrics_enabled):
+            return None
+        if self.faults.metrics == "frozen":
+            return self._frozen_page
+        self.advance(now)
+        return self._render(self.faults)
+
+    def _render(self, faults: Faults) -> str:
+        self.metrics.refresh(self.batch, self._now)
+        # vLLM without statistics still serves the page, with what its web server counts
+        return self.metrics.page.render((*faults.missing_series, *(() if self.settings.metrics_enabled else ("vllm:",))))
+
+    def api_error(self) -> int | None:
+        """The status to fail this API request with, or None."""
+        if self.faults.error_status and self._random.random() < self.faults.error_rate:
+            return self.faults.error_status
+        return None
+
+    def text(self, prompt: str, tokens: int) -> Sequence[str]:
+        """Tokens of the answer: a function of target and prompt alone, unless the fault wrong_text is set."""
+        settings = self.settings
+        author = f"{settings.target} with {settings.drafter} {settings.drafter_revision}" if self.faults.wrong_text else settings.target
+        return answer(author, prompt, tokens)

@@ -1,0 +1,130 @@
+"""From a container to the engine it runs: engine and release from annotations, image or command, the rest from the parsed command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from testbed.simulator.argv import Host, parse
+from testbed.simulator.settings import EngineSettings
+
+ANNOTATION_ENGINE = "sim/engine"
+ANNOTATION_RELEASE = "sim/release"
+ANNOTATION_READY_AFTER = "sim/ready-after"
+ENV_RELEASE = "DFLASH_SIM_RELEASE"
+ENV_STARTUP = "DFLASH_SIM_STARTUP_SECONDS"
+ENGINE_CONTAINER = "engine"
+
+_TAG_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+)")
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A container's command with its environment, variables expanded."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+class UnknownEngine(ValueError):
+    """Nothing says which engine or release this is."""
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """``$(VAR)`` as the kubelet expands it: an unknown variable stays as written, ``$$`` is one dollar."""
+    return _REFERENCE.sub(lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text)
+
+
+def process_of(pod: Mapping[str, Any]) -> Process | None:
+    """The engine container's process of a Pod as the API gives it; None for a pod without one."""
+    container = next((c for c in pod["spec"]["containers"] if c["name"] == ENGINE_CONTAINER), None)
+    if container is None:
+        return None
+    env: dict[str, str] = {}
+    for entry in container.get("env") or ():
+        if "value" in entry:
+            env[entry["name"]] = expand(entry["value"], env)
+        else:
+            path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            value = _field(pod, path) if path else None
+            if value is not None:
+                env[entry["name"]] = value
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return Process(
+        command=tuple(expand(word, env) for word in words),
+        env=env,
+        image=container.get("image", ""),
+        annotations=pod["metadata"].get("annotations") or {},
+    )
+
+
+def _field(pod: Mapping[str, Any], path: str) -> str | None:
+    """A downward API field: metadata.labels['x'] and its like, or a plain path."""
+    indexed = re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path)
+    if indexed:
+        value = (pod["metadata"].get(indexed[1]) or {}).get(indexed[2])
+    else:
+        value = pod
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return None if value is None else str(value)
+
+
+def identify(process: Process) -> tuple[str, str]:
+    """Engine (annotation, else image, else command) and release (annotation, else DFLASH_SIM_RELEASE, else tag). Raises UnknownEngine."""
+    repository, _, tag = process.image.rpartition(":")
+    head = " ".join(process.command[:4])
+    engine = process.annotations.get(ANNOTATION_ENGINE) or next(
+        (name for name in ("sglang", "vllm") if name in repository.lower()),
+        "sglang" if "sglang" in head else "vllm" if "vllm" in head else "",
+    )
+    if engine not in ("sglang", "vllm"):
+        raise UnknownEngine(f"neither annotation {ANNOTATION_ENGINE}, image {process.image!r} nor command {head!r} names sglang or vllm")
+    match = _TAG_RELEASE.search(tag)
+    release = process.annotations.get(ANNOTATION_RELEASE) or process.env.get(ENV_RELEASE) or (match[1] if match else "")
+    if not release:
+        raise UnknownEngine(f"neither {ANNOTATION_RELEASE}, {ENV_RELEASE} nor the tag of image {process.image!r} is a release")
+    return engine, release
+
+
+def settings_of(process: Process) -> EngineSettings:
+    """What the engine makes of its command line (a release not tested: the nearest older). Raises UnknownEngine or ArgvError."""
+    engine, release = identify(process)
+    switches = frozenset((name, value) for name, value in process.env.items() if name.startswith(("SGLANG_", "VLLM_")))
+    return _settings(engine, release, process.command, switches)
+
+
+@lru_cache(maxsize=1024)
+def _settings(engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]]) -> EngineSettings:
+    argv = parse(engine, release, command, Host(environ=dict(switches)))
+    return EngineSettings(
+        engine=engine,
+        release=release,
+        target=argv.target,
+        served_model_name=argv.served_model_name,
+        port=argv.port,
+        block_size=argv.block_size,
+        schedule=argv.schedule or (),
+        drafter=argv.drafter,
+        drafter_revision=argv.drafter_revision,
+        tensor_parallel=argv.tensor_parallel,
+        max_concurrency=argv.max_concurrency,
+        metrics_enabled=argv.metrics_enabled,
+        node_rank=argv.node_rank,
+        extra_metric_labels=dict(argv.extra_metric_labels),
+        shutdown_timeout_s=argv.shutdown_timeout_s or 0.0,
+        decode_log_interval=argv.decode_log_interval,
+        argv=command,
+    )
+
+
+def startup_s(process: Process, default: float) -> float:
+    """Seconds from start to readiness: annotation sim/ready-after (kwok reads it too), else DFLASH_SIM_STARTUP_SECONDS, else default."""
+    said = process.annotations.get(ANNOTATION_READY_AFTER) or process.env.get(ENV_STARTUP)
+    return float(said) if said else default

@@ -1,0 +1,46 @@
+"""What the simulator needs to know of an engine's command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Version = tuple[int, ...]
+
+
+def version(release: str) -> Version:
+    """``0.5.23`` as numbers to compare. Raises ValueError for anything else."""
+    return tuple(int(part) for part in release.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One engine process, as its command line describes it. ``block_size`` 1 is speculation off."""
+
+    engine: str
+    release: str
+    target: str
+    served_model_name: str
+    port: int
+    block_size: int = 1
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    """``(low, high, K)`` by requests in a step, inclusive; empty where the block is fixed (vLLM >= 0.26)."""
+    drafter: str | None = None
+    drafter_revision: str | None = None
+    tensor_parallel: int = 1
+    max_concurrency: int = 32
+    metrics_enabled: bool = True
+    node_rank: int = 0
+    extra_metric_labels: Mapping[str, str] = field(default_factory=dict)
+    shutdown_timeout_s: float = 0.0
+    decode_log_interval: int = 40
+    argv: tuple[str, ...] = ()
+
+    def block_for(self, concurrency: int) -> int:
+        """Block size of a step with ``concurrency`` requests; past the last range of a schedule, that range's."""
+        if not self.schedule:
+            return self.block_size
+        for low, high, drafts in self.schedule:
+            if low <= concurrency <= high:
+                return drafts + 1
+        return self.schedule[-1][2] + 1

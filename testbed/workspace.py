@@ -1,0 +1,200 @@
+"""Directories of clusters: one per cluster, claimed by a living process, swept when its owner has died.
+
+An owner holds a lock on its directory for as long as it lives; a lock that can be taken therefore means the owner is gone, whatever
+became of its pid. A *kept* cluster has no owner and stays until it is taken down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.binaries import cache_root
+from testbed.processes import RecordedProcess
+
+# 127.0.0.0/16 is left alone: it holds the servers themselves and what resolvers use.
+_SLOTS = range(1, 255)
+_PORTS_PER_CLUSTER = 6
+_FIRST_PORT = 21000  # 254 times 6 from here stay below the ports the kernel gives out by itself
+
+
+class WorkspaceError(RuntimeError):
+    """A cluster's directory cannot be had; the message says why."""
+
+
+def clusters_root() -> Path:
+    """Directory of all clusters of this user."""
+    return cache_root() / "clusters"
+
+
+@dataclass
+class Workspace:
+    """One cluster's directory. `slot` numbers its pod network, 127.<slot>.0.0/16, unique among this user's clusters."""
+
+    name: str
+    directory: Path
+    slot: int
+    kept: bool
+    _lock: int | None = field(default=None, repr=False)
+
+    @classmethod
+    def claim(cls, name: str | None = None) -> Workspace:
+        """A fresh directory owned by this process, after sweeping what dead owners left. Without a name one is made up.
+
+        Raises WorkspaceError when the name is taken by a living or kept cluster.
+        """
+        with machine_lock():
+            sweep()
+            taken = {workspace.slot for workspace in existing()}
+            slot = next((slot for slot in _SLOTS if slot not in taken and all(map(_is_free, _ports(slot)))), None)
+            if slot is None:
+                raise WorkspaceError(f"there are {len(taken)} clusters and no free ports for another")
+            workspace = cls(name or f"testbed-{slot}", clusters_root() / (name or f"testbed-{slot}"), slot, kept=False)
+            try:
+                workspace.directory.mkdir(parents=True)
+            except FileExistsError:
+                raise WorkspaceError(f"a cluster named {workspace.name} exists: `python -m testbed down --name {workspace.name}`") from None
+            workspace._lock = _try_lock(workspace.directory)
+            workspace._record()
+            return workspace
+
+    @classmethod
+    def open(cls, name: str) -> Workspace:
+        """The directory of an existing cluster, without owning it. WorkspaceError when there is none."""
+        for workspace in existing():
+            if workspace.name == name:
+                return workspace
+        raise WorkspaceError(f"there is no cluster named {name}")
+
+    @property
+    def ports(self) -> range:
+        """Ports of 127.0.0.1 for its control plane, unique among this user's clusters."""
+        return _ports(self.slot)
+
+    @property
+    def pid_directories(self) -> tuple[Path, Path]:
+        """Where pids are recorded: by kwokctl for the control plane, by us for the rest."""
+        return self.control_plane / "pids", self.directory / "pids"
+
+    @property
+    def control_plane(self) -> Path:
+        """Directory kwokctl keeps for this cluster."""
+        return self.directory / "clusters" / self.name
+
+    def process(self, name: str) -> RecordedProcess:
+        """A process of ours (not of kwokctl) that belongs to this cluster; its command line must name a path in the directory."""
+        pids = self.directory / "pids"
+        pids.mkdir(exist_ok=True)
+        return RecordedProcess(pids / f"{name}.pid", str(self.directory))
+
+    def has_owner(self) -> bool:
+        """Whether a living process owns it."""
+        if self._lock is not None:
+            return True
+        lock = _try_lock(self.directory)
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def is_running(self) -> bool:
+        """Whether any of its processes lives."""
+        return any(process.pid() is not None for process in self._processes())
+
+    def keep(self) -> None:
+        """Leave it to people: it outlives this process and is never swept."""
+        self.kept = True
+        self._record()
+        self._release()
+
+    def remove(self) -> None:
+        """End every process recorded in the directory, then delete it."""
+        for process in self._processes():
+            process.stop(signal.SIGKILL)  # nothing of it is wanted any more
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._release()
+
+    def _processes(self) -> list[RecordedProcess]:
+        return [
+            RecordedProcess(pid_file, str(self.directory))
+            for pids in self.pid_directories
+            if pids.is_dir()
+            for pid_file in sorted(pids.glob("*.pid"))
+        ]
+
+    def _record(self) -> None:
+        record = {"name": self.name, "slot": self.slot, "kept": self.kept}
+        unfinished = self.directory / ".cluster.json"
+        unfinished.write_text(json.dumps(record))
+        unfinished.rename(self.directory / "cluster.json")
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """Held while a directory is claimed or swept."""
+    clusters_root().mkdir(parents=True, exist_ok=True)
+    with (clusters_root() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def existing() -> list[Workspace]:
+    """Every cluster directory of this user, living or not."""
+    found = []
+    for directory in sorted(path for path in clusters_root().glob("*") if path.is_dir()):
+        try:
+            record = json.loads((directory / "cluster.json").read_text())
+        except (OSError, ValueError):
+            record = {"slot": 0, "kept": False}  # its owner died between making the directory and writing the record
+        found.append(Workspace(directory.name, directory, int(record["slot"]), bool(record["kept"])))
+    return found
+
+
+def sweep() -> list[str]:
+    """Remove clusters whose owner died, and kept ones with no process left (after a reboot). Call under `machine_lock`. Returns their
+    names.
+    """
+    swept = []
+    for workspace in existing():
+        abandoned = not workspace.is_running() if workspace.kept else True
+        if abandoned and not workspace.has_owner():
+            workspace.remove()
+            swept.append(workspace.name)
+    return swept
+
+
+def _ports(slot: int) -> range:
+    first = _FIRST_PORT + slot * _PORTS_PER_CLUSTER
+    return range(first, first + _PORTS_PER_CLUSTER)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _try_lock(directory: Path) -> int | None:
+    lock = os.open(directory / ".owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

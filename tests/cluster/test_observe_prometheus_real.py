@@ -1,0 +1,148 @@
+"""A real Prometheus and direct scrapes of the same engine pages tell the same figures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from dflash_controller.observe.dialect import DIALECTS, figures
+from dflash_controller.observe.figures import Figures
+from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings
+from dflash_controller.observe.prometheus_source import PrometheusSource
+from dflash_controller.observe.result import Value
+from dflash_controller.observe.scrape import Scraper, ScrapeSettings
+from dflash_controller.observe.source import Source, Target
+from testbed import binaries
+
+PAGES = Path(__file__).parents[2] / "testbed" / "data" / "metrics"
+WINDOW_S = 10.0
+
+
+class Engine:
+    """A real page of an engine whose counters rise by their own value every 100 s, so all quotients stay those of the page."""
+
+    def __init__(self, recorded: Path) -> None:
+        self.start = time.monotonic()
+        self.page = recorded.read_text(encoding="utf-8")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        grown = 1 + (time.monotonic() - self.start) / 100
+        lines = []
+        for line in self.page.splitlines():
+            head, _, value = line.rpartition(" ")
+            name = head.partition("{")[0]
+            is_counter = not line.startswith("#") and name.endswith(("_total", "_sum", "_count", "_bucket"))
+            lines.append(f"{head} {float(value) * grown}" if is_counter else line)
+        return web.Response(text="\n".join(lines) + "\n")
+
+
+@pytest.fixture
+async def engine_ports() -> AsyncIterator[dict[str, int]]:
+    servers = {}
+    for engine, recorded in (("vllm", "vllm-0.26.0.txt"), ("sglang", "sglang-0.5.17.txt")):
+        app = web.Application()
+        app.router.add_get("/metrics", Engine(PAGES / recorded).metrics)
+        servers[engine] = TestServer(app)
+        await servers[engine].start_server()
+    yield {engine: int(server.port or 0) for engine, server in servers.items()}
+    for server in servers.values():
+        await server.close()
+
+
+@pytest.fixture
+async def prometheus_url(engine_ports: dict[str, int], tmp_path: Path) -> AsyncIterator[str]:
+    """Scrapes each page every second, under two jobs, as happens where a PodMonitor meets annotations."""
+    targets = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "ns", "pod": f"pod-{engine}", "cluster": "here"}}
+        for engine, port in engine_ports.items()
+    ]
+    scrapes = [{"job_name": job, "scrape_interval": "1s", "static_configs": targets} for job in ("monitor", "annotations")]
+    config = tmp_path / "prometheus.yml"
+    config.write_text(yaml.safe_dump({"scrape_configs": scrapes}))
+    url = f"127.0.0.1:{unused_port()}"
+    process = await asyncio.create_subprocess_exec(
+        str(binaries.path_of("prometheus")),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address={url}",
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        await answers(f"http://{url}")
+        yield f"http://{url}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def answers(url: str) -> None:
+    """Wait for the first answer."""
+    client = Prometheus(PrometheusSettings(url, retries=0))
+    until = time.monotonic() + 30
+    try:
+        while True:
+            try:
+                await client.query("vector(1)")
+                return
+            except PrometheusError:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
+
+
+async def measured(source: Source, targets: list[Target], until: float) -> dict[str, Figures]:
+    """Figures by engine once both windows are full."""
+    while True:
+        got = await source.collect(targets)
+        filled = [window.seconds >= WINDOW_S - 1 and window.deltas for window in got.windows.values()]
+        if len(filled) == len(targets) and all(filled):
+            return {
+                target.engine: figures(DIALECTS[target.engine], [got.windows[target.uid]], expected=1, speculation_on=True)
+                for target in targets
+            }
+        assert time.monotonic() < until, f"no full windows: {got}"
+        await asyncio.sleep(0.5)
+
+
+async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: str) -> None:
+    targets = [
+        Target("ns", f"pod-{engine}", engine, "127.0.0.1", port, "demo", "r1", engine, True) for engine, port in engine_ports.items()
+    ]
+    settings = PrometheusSettings(prometheus_url, matcher={"cluster": "here"})
+    queried, scraped = PrometheusSource(settings, WINDOW_S), Scraper(ScrapeSettings(window_s=WINDOW_S))
+    elsewhere = PrometheusSource(replace(settings, matcher={"cluster": 'there"} or {x="'}), WINDOW_S)
+    until = time.monotonic() + 60
+    try:
+        by_query, by_scrape = await asyncio.gather(measured(queried, targets, until), measured(scraped, targets, until))
+        for engine in DIALECTS:
+            one, other = by_query[engine], by_scrape[engine]
+            assert one.acceptance_by_position == pytest.approx(other.acceptance_by_position, rel=0.02)
+            for name in ("acceptance_length", "concurrency", "step_time_s", "block_size", "tokens_per_second"):
+                left, right = getattr(one, name), getattr(other, name)
+                assert isinstance(left, Value), (engine, name, left)
+                assert isinstance(right, Value), (engine, name, right)
+                # A rate over ten seconds of one-second scrapes is known to a scrape; quotients are exact.
+                assert left.value == pytest.approx(right.value, rel=0.15 if name == "tokens_per_second" else 0.02), (engine, name)
+        others = await elsewhere.collect(targets)
+        assert (others.windows, len(others.troubles)) == ({}, 2)
+    finally:
+        for source in (queried, scraped, elsewhere):
+            await source.close()
+
+
+async def test_a_refused_query_is_told_in_prometheus_words(prometheus_url: str) -> None:
+    client = Prometheus(PrometheusSettings(prometheus_url))
+    try:
+        with pytest.raises(PrometheusError, match="HTTP status 400: bad_data"):
+            await client.query("sum by (")
+    finally:
+        await client.close()

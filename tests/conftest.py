@@ -1,0 +1,101 @@
+"""Fixtures of the levels that need a cluster. Nothing is started before a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.operator_process import OperatorProcess, install_chart
+from testbed.pod_watch import PodWatch
+from testbed.simulator_process import SimulatorProcess
+
+CRDS = Path(__file__).parent.parent / "crds"
+
+
+class Kubectl(Protocol):
+    """`kubectl` as administrator in the test's namespace: returns standard output, raises CommandError when it fails."""
+
+    def __call__(self, *arguments: str, input: str | None = None) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """One cluster for the whole session, with the project's CRD; tests work in namespaces of their own.
+
+    A cluster that cannot be started fails the tests that need it: a skipped level would look like a passed one.
+    """
+    with Cluster() as running:
+        if any(CRDS.glob("*.yaml")):
+            running.install_crds(CRDS)
+        yield running
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A fresh namespace in which pods can be created at once; afterwards everything in it is gone."""
+    name = cluster.create_namespace()
+    yield name
+    cluster.delete_namespace(name)
+
+
+@pytest.fixture
+def kubectl(cluster: Cluster, namespace: str) -> Kubectl:
+    """See Kubectl."""
+
+    def run(*arguments: str, input: str | None = None) -> str:
+        return cluster.kubectl("--namespace", namespace, *arguments, input=input)
+
+    return run
+
+
+class StartOperator(Protocol):
+    """Starts an operator that serves the test's namespace only and returns it leading; ``settings`` are ``DFLASH_`` variables."""
+
+    def __call__(self, name: str = "operator", *, kubeconfig: Path | None = None, **settings: str) -> OperatorProcess: ...
+
+
+@pytest.fixture(scope="session")
+def simulator(cluster: Cluster) -> Iterator[SimulatorProcess]:
+    """The engine simulator, which plays the engine pods of every namespace."""
+    with SimulatorProcess(cluster) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rights(cluster: Cluster) -> None:
+    """The operator's ServiceAccount with the rights its chart gives it."""
+    install_chart(cluster, crds=False)
+
+
+@pytest.fixture(scope="session")
+def pod_watch(cluster: Cluster) -> Iterator[PodWatch]:
+    """Records every change of every engine pod from the watch stream."""
+    with PodWatch(cluster) as watch:
+        yield watch
+
+
+@pytest.fixture
+def start_operator(cluster: Cluster, namespace: str, rights: None, simulator: SimulatorProcess) -> Iterator[StartOperator]:
+    """See StartOperator. Whatever still runs after the test is killed."""
+    started: list[OperatorProcess] = []
+
+    def start(name: str = "operator", *, kubeconfig: Path | None = None, **settings: str) -> OperatorProcess:
+        own = {
+            "namespaces": namespace,
+            "lease_name": namespace,
+            "leader_election": "false",
+            "log_format": "text",
+            "scrape_seconds": "1",
+            "metrics_window_seconds": "10",
+        }
+        operator = OperatorProcess(cluster, own | settings, name=f"{namespace}-{name}", kubeconfig=kubeconfig)
+        started.append(operator)
+        return operator.start().wait_to_lead()
+
+    yield start
+    for operator in started:
+        operator.kill()

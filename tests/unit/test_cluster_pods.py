@@ -1,0 +1,79 @@
+"""Pods at the door of the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_controller.api import names
+from dflash_controller.cluster.pods import project
+
+LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
+
+
+def raw(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    fixed = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7", "creationTimestamp": "c", "labels": LABELS}
+    return {"metadata": fixed | metadata, "spec": {"nodeName": "n1"}, "status": status}
+
+
+def test_a_serving_pod() -> None:
+    pod = project(
+        raw(
+            {
+                "phase": "Running",
+                "podIP": "127.1.0.5",
+                "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True", "lastTransitionTime": "t1"}],
+                "containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}}}],
+                "initContainerStatuses": [
+                    {"name": "weights", "restartCount": 1, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+                ],
+            }
+        )
+    )
+    assert pod.serving
+    assert (pod.revision, pod.role, pod.block_size, pod.node, pod.ip) == ("abc", "engine", "16", "n1", "127.1.0.5")
+    assert (pod.ready_since, pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == ("t1", 3, None, None, None)
+
+
+def test_a_terminating_pod_does_not_serve_even_while_ready() -> None:
+    pod = project(raw({"conditions": [{"type": "Ready", "status": "True"}]}, deletionTimestamp="t"))
+    assert pod.terminating
+    assert not pod.serving
+
+
+def test_a_crash_loop_tells_the_reason_and_the_last_words_of_the_engine() -> None:
+    last = {
+        "terminated": {"exitCode": 1, "reason": "Error", "message": "unrecognized arguments: --x\n", "finishedAt": "2026-01-02T00:00:00Z"}
+    }
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+    pod = project(raw({"containerStatuses": [{"name": "engine", "restartCount": 5, "state": waiting, "lastState": last}]}))
+    assert pod.waiting_reason == "CrashLoopBackOff"
+    assert pod.message == "engine: unrecognized arguments: --x"
+
+
+def test_of_two_failures_the_newest_is_told() -> None:
+    def ended(name: str, at: str, code: int = 137) -> dict[str, Any]:
+        return {"name": name, "restartCount": 1, "state": {"terminated": {"exitCode": code, "reason": "OOMKilled", "finishedAt": at}}}
+
+    pod = project(raw({"containerStatuses": [ended("engine", "2026-01-02T00:00:00Z"), ended("sidecar", "2026-01-01T00:00:00Z")]}))
+    assert pod.message == "engine: OOMKilled, exit code 137"
+
+
+def test_an_image_that_cannot_be_pulled() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "manifest unknown"}}
+    pod = project(raw({"containerStatuses": [{"name": "engine", "restartCount": 0, "state": waiting}]}))
+    assert (pod.waiting_reason, pod.message) == ("ImagePullBackOff", "engine: manifest unknown")
+
+
+def test_an_unschedulable_pod_and_an_evicted_one() -> None:
+    message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    assert project(raw({"phase": "Pending", "conditions": conditions})).unschedulable == message
+    assert (
+        project(raw({"phase": "Failed", "message": "The node was low on resource: memory."})).message
+        == "The node was low on resource: memory."
+    )
+
+
+def test_a_pod_without_status_or_labels() -> None:
+    pod = project({"metadata": {"name": "p", "uid": "u", "resourceVersion": "1"}})
+    assert (pod.phase, pod.ready, pod.revision, pod.node) == ("Pending", False, "", None)

@@ -1,0 +1,206 @@
+"""What is refused before a pod exists, with the field and the remedy."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.speculation import Fixed, Off, Schedule
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.protocol import LaunchRequest
+from testbed.contract.cases import CASES
+from testbed.contract.examples import H100, examples, request
+
+EXTRA = "spec.engine.extraArgs[0]"
+
+
+def ask(engine: str, release: str, **changes: Any) -> LaunchRequest:
+    return dataclasses.replace(request(engine, release, "Qwen/Qwen3.5-35B-A3B", 1), **changes)
+
+
+def problems(engine: str, release: str, **changes: Any) -> list[Problem]:
+    found = list(ENGINES[engine].problems(ask(engine, release, **changes)))
+    if found:
+        with pytest.raises(ValueError, match=r"spec\."):
+            ENGINES[engine].launch(ask(engine, release, **changes))
+    return found
+
+
+def only(engine: str, release: str, **changes: Any) -> Problem:
+    (problem,) = problems(engine, release, **changes)
+    assert problem.remedy.endswith(".")
+    assert problem.remedy[0].isupper()
+    return problem
+
+
+@pytest.mark.parametrize("example", list(examples()), ids=lambda e: e.name)
+def test_golden_requests_have_no_problem(example: Any) -> None:
+    assert list(ENGINES[example.engine].problems(example.request)) == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.ours], ids=lambda c: f"{c.engine}: {c.name}")
+def test_what_parsers_let_through_is_refused_here(case: Any) -> None:
+    assert ENGINES[case.engine].problems(case.ours)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("block", [-1, 0, 1, 17, 32])
+def test_block_outside_the_trained_one(engine: str, block: int) -> None:
+    problem = only(engine, "0.5.23" if engine == "sglang" else "0.33.0", speculation=Fixed(block))
+    assert problem.field == "spec.blockSize"
+    assert "2 to 16" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        (((2, 8, 15),), "does not continue at 1"),
+        (((1, 8, 15), (10, 32, 7)), "does not continue at 9"),
+        (((1, 8, 15), (8, 32, 7)), "does not continue at 9"),
+        (((1, 8, 15), (9, 8, 7)), "does not continue at 9"),
+        (((1, 8, 16),), "outside 0 to 15"),
+        (((1, 8, -1),), "outside 0 to 15"),
+        (((1, 32, 0),), "never drafts"),
+        ((), "never drafts"),
+    ],
+)
+def test_broken_schedule(ranges: tuple[tuple[int, int, int], ...], message: str) -> None:
+    problem = only("vllm", "0.33.0", speculation=Schedule(ranges))
+    assert problem.field == "spec.tuning.actuator"
+    assert message in problem.message
+
+
+def test_schedule_needs_vllm_026() -> None:
+    schedule = Schedule(((1, 8, 15), (9, 32, 0)))
+    assert problems("vllm", "0.26.0", speculation=schedule) == []
+    assert "0.26.0 or later" in only("vllm", "0.25.1", speculation=schedule).remedy
+    assert "no schedule" in only("sglang", "0.5.23", speculation=schedule).message
+
+
+@pytest.mark.parametrize(
+    ("engine", "token", "message"),
+    [
+        ("sglang", "--model-path=x", "belongs to the operator"),
+        ("sglang", "--max_running_requests=8", "belongs to the operator"),
+        ("sglang", "--spec", "abbreviation of"),
+        ("sglang", "--max-running=8", "abbreviation of --max-running-requests"),
+        ("sglang", "--mamba-track=8", "abbreviation of --mamba-track-interval"),
+        ("sglang", "-tp=2", "is not one flag"),
+        ("sglang", "--mem-fraction-static 0.8", "is not one flag"),
+        ("sglang", "", "is not one flag"),
+        ("vllm", "--max-num-seqs=8", "belongs to the operator"),
+        ("vllm", "--speculative_config={}", "belongs to the operator"),
+        ("vllm", "--speculative-config.model=x", "belongs to the operator"),
+        ("vllm", "--compilation-config.mode=3", "belongs to the operator"),
+        ("vllm", "--spec-model=x", "belongs to the operator"),
+        ("vllm", "--speculative-c.model=x", "abbreviation of --speculative-config"),
+        ("vllm", "--max-num-b=1", "abbreviation of --max-num-batched-tokens"),
+        ("vllm", "--config=/x.yaml", "a file could set any flag"),
+    ],
+)
+def test_flags_that_are_not_the_users(engine: str, token: str, message: str) -> None:
+    problem = only(engine, "0.5.23" if engine == "sglang" else "0.33.0", extra_args=(token,))
+    assert problem.field == EXTRA
+    assert message in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("engine", "token"),
+    [
+        ("sglang", "--context-length=8192"),
+        ("sglang", "--reasoning-parser=qwen3"),
+        ("vllm", "--max-model-len=8192"),
+        ("vllm", "--tool_call_parser=x"),
+    ],
+)
+def test_other_flags_are_the_users(engine: str, token: str) -> None:
+    assert problems(engine, "0.5.23" if engine == "sglang" else "0.33.0", extra_args=(token,)) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "token", "message"),
+    [
+        ("0.5.20", "--mamba-scheduler-strategy=extra_buffer", "0.5.20 removed"),
+        ("0.5.23", "--speculative-skip-dp-mlp-sync", "0.5.23 removed"),
+        ("0.5.22", "--cuda-graph-backend-prefill=tc_piecewise", "0.5.22 removed"),
+        ("0.5.17", "--speculative-draft-kv-cache-dtype=fp8_e4m3", "does not know"),
+        ("0.5.17", "--mamba-radix-cache-strategy=extra_buffer_lazy", "before SGLang 0.5.18"),
+        ("0.5.17", "--lora-paths=a=/a", "before SGLang 0.5.19"),
+        ("0.5.19", "--enable-dp-attention", "before SGLang 0.5.23"),
+        ("0.5.23", "--enable-dp-attention", "--enable-dp-lm-head"),
+        ("0.5.23", "--pp-size=2", "pipeline parallelism"),
+        ("0.5.23", "--pipeline-parallel-size=2", "pipeline parallelism"),
+        ("0.5.23", "--disaggregation-mode=decode", "split prefill"),
+        ("0.5.23", "--speculative-draft-window-size=15", "shorter than the block of 16"),
+        ("0.5.23", "--mamba-track-interval=15", "shorter than the block of 16"),
+        ("0.5.23", "--attention-backend=fa3", "does not run on Blackwell"),
+        ("0.5.23", "--kv-cache-dtype=nvfp4", "KV cache"),
+        ("0.5.23", "--linear-attn-decode-backend=flashinfer", "bfloat16 state"),
+    ],
+)
+def test_sglang_releases(release: str, token: str, message: str) -> None:
+    problem = only("sglang", release, extra_args=(token,))
+    assert problem.field == EXTRA
+    assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    "token", ["--attention-backend=trtllm_mha", "--speculative-draft-attention-backend=fa4", "--cuda-graph-backend-prefill=tc_piecewise"]
+)
+def test_blackwell_kernels_on_hopper(token: str) -> None:
+    assert "does not run on Hopper" in only("sglang", "0.5.17", extra_args=(token,), gpu_product=H100).message
+    assert problems("sglang", "0.5.17", extra_args=(token,)) == []
+
+
+def test_mamba_flags_need_mamba_state() -> None:
+    problem = only("sglang", "0.5.23", extra_args=("--mamba-radix-cache-strategy=extra_buffer",), hybrid_target=False)
+    assert "needs a target with Mamba state" in problem.message
+
+
+def test_drafter_flags_are_not_looked_at_while_speculation_is_off() -> None:
+    extra = ("--speculative-draft-window-size=4", "--pp-size=2")
+    assert problems("sglang", "0.5.23", speculation=Off(), extra_args=extra) == []
+    assert problems("vllm", "0.33.0", speculation=Off(), extra_args=("--pipeline-parallel-size=2",)) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "token", "message"),
+    [
+        ("0.33.0", "--max-num-batched-tokens=511", "do not hold 32 requests of block 16"),
+        ("0.33.0", "--max_num_batched_tokens=0.5k", "do not hold 32 requests of block 16"),
+        ("0.33.0", "--pipeline-parallel-size=2", "pipeline parallelism"),
+        ("0.33.0", "--enable-dbo", "speculative decoding"),
+        ("0.33.0", "--kv-cache-dtype=nvfp4", "KV cache"),
+        ("0.33.0", "--kv-cache-dtype=fp8_e5m2", "KV cache"),
+        ("0.26.0", "--kv-cache-dtype=fp8", "FLASH_ATTN of vLLM 0.26.0"),
+    ],
+)
+def test_vllm_releases(release: str, token: str, message: str) -> None:
+    problem = only("vllm", release, extra_args=(token,))
+    assert problem.field == EXTRA
+    assert message in problem.message
+
+
+def test_vllm_fp8_cache_where_the_kernels_read_it() -> None:
+    assert problems("vllm", "0.33.0", extra_args=("--kv-cache-dtype=fp8",)) == []
+    assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8",), gpu_product=H100) == []
+    assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8", "--attention-backend=FLASHINFER")) == []
+    assert "this GPU" in only("vllm", "0.33.0", extra_args=("--kv-cache-dtype=fp8",), gpu_product="NVIDIA-L40S").message
+
+
+def test_vllm_schedule_under_data_parallelism() -> None:
+    schedule = Schedule(((1, 32, 7),))
+    assert problems("vllm", "0.33.0", speculation=schedule, extra_args=("--data-parallel-size=1",)) == []
+    assert "ignores a schedule" in only("vllm", "0.33.0", speculation=schedule, extra_args=("--data-parallel-size=2",)).message
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_shape(engine: str) -> None:
+    release = "0.5.23" if engine == "sglang" else "0.33.0"
+    assert only(engine, release, tensor_parallel=9, nodes=2).field == "spec.parallelism.tensor"
+    assert only(engine, release, max_concurrency=0).field == "spec.engine.maxConcurrency"
+
+
+def test_old_release_is_the_only_problem_named() -> None:
+    assert only("vllm", "0.20.0", speculation=Fixed(99)).field == "spec.engine.version"

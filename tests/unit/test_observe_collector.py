@@ -1,0 +1,254 @@
+"""The collector over a source that does as told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.observe.collector import Collector
+from dflash_controller.observe.figures import Figures
+from dflash_controller.observe.health import MetricsHealth
+from dflash_controller.observe.result import Absent, Error, Value
+from dflash_controller.observe.series import Cell, Window
+from dflash_controller.observe.shown import Shown, ShowSettings
+from dflash_controller.observe.source import Refusal, Round, Target
+from dflash_controller.planning.snapshot import Key
+
+DEMO, OTHER = Key("ns", "demo"), Key("ns", "other")
+BUSY = Window(300, {Cell("accepted"): 54_000.0, Cell("drafts"): 10_000.0, Cell("tokens"): 64_000.0})
+COLLAPSED = Window(300, {Cell("accepted"): 0.0, Cell("drafts"): 10_000.0, Cell("tokens"): 10_000.0})
+
+
+def pod(name: str, deployment: str = "demo", revision: str = "r1") -> Target:
+    return Target("ns", name, name, "127.0.0.1", 8000, deployment, revision, "vllm", True)
+
+
+class Fleet:
+    """A source, a store and a clock in one: what the collector sees and what it tells."""
+
+    failed_reason, where = Reason.METRICS_UNREACHABLE, "The source"
+
+    def __init__(self, targets: Sequence[Target], settings: ShowSettings | None = None) -> None:
+        self.pods: Sequence[Target] = targets
+        self.answer: Callable[[Sequence[Target]], Round] = healthy
+        self.now = 0.0
+        self.shows = {DEMO: Shown("r1"), OTHER: Shown("r1")}
+        self.told: list[set[Key]] = []
+        self.closed = False
+        self.collector = Collector(
+            targets=self.targets, source=self, shown=self.shows.get, changed=self.changed, settings=settings, clock=lambda: self.now
+        )
+
+    def targets(self) -> Iterable[Target]:
+        return iter(self.pods)
+
+    async def collect(self, targets: Sequence[Target]) -> Round:
+        return self.answer(targets)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def changed(self, keys: Collection[Key]) -> None:
+        """As the operator: each key is reconciled, and status shows what display says."""
+        self.told.append(set(keys))
+        for key in keys:
+            shown = self.shows[key]
+            values = self.collector.display(key, shown.revision)
+            if values is not None:
+                self.shows[key] = replace(shown, values=values)
+
+    async def rounds(self, count: int = 1) -> None:
+        for _ in range(count):
+            await self.collector.round()
+            self.now += 30
+
+
+def healthy(targets: Sequence[Target]) -> Round:
+    return Round({target.uid: BUSY for target in targets}, {}, frozenset(target.uid for target in targets))
+
+
+def failing(message: str) -> Callable[[Sequence[Target]], Round]:
+    return lambda targets: Round(troubles={target.uid: Error(message) for target in targets})
+
+
+def silent(targets: Sequence[Target]) -> Round:
+    return Round(troubles={target.uid: Absent("NoSeries") for target in targets})
+
+
+def waiting(targets: Sequence[Target]) -> Round:
+    return Round(answered=frozenset(target.uid for target in targets))
+
+
+async def test_before_the_first_round_nothing_is_said() -> None:
+    fleet = Fleet([pod("a")])
+    assert fleet.collector.health(DEMO) is None
+    assert fleet.collector.figures(DEMO, "r1") == Figures()
+    assert fleet.collector.display(DEMO, "r1") is None
+
+
+async def test_figures_are_per_revision_and_only_of_the_own_pods() -> None:
+    fleet = Fleet([pod("a"), pod("b", revision="r2"), pod("c", deployment="other")])
+    fleet.answer = lambda targets: Round({"a": BUSY, "b": COLLAPSED}, {"c": Error("no")}, frozenset("ab"))
+    await fleet.rounds()
+    assert fleet.collector.figures(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
+    assert fleet.collector.figures(DEMO, "r2").acceptance_length == Value(1.0, 10_000)
+    assert fleet.collector.figures(OTHER, "r1").acceptance_length == Error("no")
+    assert fleet.collector.figures(OTHER, "r9") == Figures()
+
+
+async def test_a_settled_fleet_is_told_once() -> None:
+    fleet = Fleet([pod("a"), pod("b", deployment="other")])
+    await fleet.rounds(40)
+    assert fleet.told == [{DEMO, OTHER}]
+    assert fleet.shows[DEMO].values == {"acceptance_length": 6.4, "tokens_per_second": 213.0}
+    assert fleet.collector.health(DEMO) == MetricsHealth(True, Reason.MEASURED, "The source answers.")
+
+
+async def test_only_the_deployment_that_moved_is_told() -> None:
+    fleet = Fleet([pod("a"), pod("b", deployment="other")])
+    await fleet.rounds(12)
+    fleet.told.clear()
+    fleet.answer = lambda targets: Round({"a": COLLAPSED, "b": BUSY}, {}, frozenset("ab"))
+    await fleet.rounds(20)
+    assert fleet.told
+    assert set().union(*fleet.told) == {DEMO}
+    assert fleet.shows[DEMO].values["acceptance_length"] == 1.0
+
+
+async def test_after_a_restart_what_status_shows_stands() -> None:
+    fleet = Fleet([pod("a")])
+    before = {"acceptance_length": 6.1, "tokens_per_second": 220.0, "concurrency": 8.0, "block_size": 16.0}
+    fleet.shows[DEMO] = Shown("r1", before)
+    fleet.answer = waiting
+    await fleet.rounds()
+    fleet.answer = healthy
+    await fleet.rounds(20)
+    assert fleet.shows[DEMO].values == before
+    assert fleet.collector.display(DEMO, "r1") is None
+    assert fleet.told == [{DEMO}], "its health is known; figures are not worth a write"
+
+
+async def test_a_source_that_fails_leaves_figures_shown_and_is_named_after_three_rounds() -> None:
+    fleet = Fleet([pod("a")])
+    await fleet.rounds(2)
+    shown = fleet.shows[DEMO]
+    for seen in range(1, 10):
+        fleet.answer = failing(f"HTTP status 50{seen}")
+        await fleet.rounds()
+        health = fleet.collector.health(DEMO)
+        assert health is not None
+        assert health.available is (seen < 3)
+    assert health == MetricsHealth(False, Reason.METRICS_UNREACHABLE, "The source failed: HTTP status 503."), (
+        "the message stays as first told"
+    )
+    assert fleet.shows[DEMO] == shown
+    assert len(fleet.told) == 2
+    fleet.answer = healthy
+    await fleet.rounds()
+    health = fleet.collector.health(DEMO)
+    assert health is not None
+    assert health.available
+
+
+async def test_one_lost_round_is_not_news() -> None:
+    fleet = Fleet([pod("a")])
+    await fleet.rounds(2)
+    fleet.told.clear()
+    for _ in range(10):
+        fleet.answer = failing("reset")
+        await fleet.rounds(2)
+        fleet.answer = healthy
+        await fleet.rounds()
+    assert fleet.told == []
+
+
+async def test_one_pod_that_answers_is_enough() -> None:
+    fleet = Fleet([pod("a"), pod("b")])
+    fleet.answer = lambda targets: Round({"a": BUSY}, {"b": Error("no")}, frozenset("a"))
+    await fleet.rounds()
+    figures, health = fleet.collector.figures(DEMO, "r1"), fleet.collector.health(DEMO)
+    assert health is not None
+    assert health.available
+    assert (figures.pods_scraped, figures.pods_expected) == (1, 2)
+    assert figures.tokens_per_second == Value(pytest.approx(2 * 64_000 / 300), 64_000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "part"),
+    [
+        (silent, Reason.METRICS_MISSING, "no metrics of the engines"),
+        (lambda _: Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, "Too many.")), Reason.PROMETHEUS_REQUIRED, "Too many."),
+        (failing("no answer within 2 s"), Reason.METRICS_UNREACHABLE, "no answer within 2 s"),
+    ],
+    ids=["silent", "refused", "failing"],
+)
+async def test_reasons(answer: Callable[[Sequence[Target]], Round], reason: Reason, part: str) -> None:
+    fleet = Fleet([pod("a")])
+    fleet.answer = answer
+    await fleet.rounds(2)
+    assert fleet.collector.health(DEMO) is None, "too early to say"
+    await fleet.rounds()
+    health = fleet.collector.health(DEMO)
+    assert health is not None
+    assert (health.available, health.reason) == (False, reason)
+    assert part in health.message
+    assert fleet.told == [{DEMO}]
+
+
+async def test_without_ready_pods_there_is_nothing_to_measure() -> None:
+    fleet = Fleet([])
+    await fleet.rounds()
+    health = fleet.collector.health(DEMO)
+    assert health is not None
+    assert (health.available, health.reason) == (False, Reason.NO_PODS)
+
+
+async def test_pods_that_left_leave_no_figures() -> None:
+    fleet = Fleet([pod("a")])
+    await fleet.rounds()
+    fleet.pods = []
+    await fleet.rounds()
+    assert fleet.collector.figures(DEMO, "r1") == Figures()
+    assert fleet.collector.display(DEMO, "r1") is None
+
+
+async def test_a_deployment_that_is_gone_is_left_alone() -> None:
+    fleet = Fleet([pod("a", deployment="gone")])
+    await fleet.rounds(5)
+    assert fleet.collector.display(Key("ns", "gone"), "r1") is None
+
+
+async def test_another_revisions_values_are_not_shown() -> None:
+    fleet = Fleet([pod("a"), pod("b", revision="r2")])
+    await fleet.rounds()
+    assert fleet.collector.display(DEMO, "r1") is not None
+    assert fleet.collector.display(DEMO, "r2") is None
+
+
+async def test_the_loop_survives_a_failing_round_and_closes_its_source(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = Fleet([pod("a")], ShowSettings(interval_s=0.0))
+    third = asyncio.Event()
+    calls = 0
+
+    def answer(targets: Sequence[Target]) -> Round:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("a slip")
+        if calls == 3:
+            third.set()
+        return healthy(targets)
+
+    fleet.answer = answer
+    task = asyncio.create_task(fleet.collector.run())
+    await asyncio.wait_for(third.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert fleet.closed
+    assert "a slip" in caplog.text
+    assert fleet.collector.figures(DEMO, "r1").acceptance_length == Value(6.4, 10_000)

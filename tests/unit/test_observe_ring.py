@@ -1,0 +1,77 @@
+"""Windows over counters that may fall back to zero at any time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_controller.observe.ring import Ring
+from dflash_controller.observe.series import Cell, Page
+
+TOKENS, DRAFTS = Cell("tokens"), Cell("drafts")
+
+
+def page(tokens: float, drafts: float | None = None) -> Page:
+    return Page({TOKENS: tokens} if drafts is None else {TOKENS: tokens, DRAFTS: drafts})
+
+
+def test_one_page_is_no_window() -> None:
+    ring = Ring(300)
+    ring.add(0, page(5))
+    assert ring.window(1) is None
+
+
+def test_the_window_reaches_back_to_just_before_its_start() -> None:
+    ring = Ring(300)
+    for step in range(40):
+        ring.add(step * 31.0, page(step * 10.0))
+    window = ring.window(39 * 31.0 + 4)
+    assert window is not None
+    assert 300 <= window.seconds < 331
+    assert window.deltas[TOKENS] / window.seconds == pytest.approx(10 / 31)
+    assert window.age_s == 4
+    assert len(ring.pages) <= 12
+
+
+def test_a_counter_that_appears_counts_from_zero() -> None:
+    ring = Ring(300)
+    ring.add(0, page(100))
+    ring.add(30, page(160, drafts=10))
+    window = ring.window(30)
+    assert window is not None
+    assert window.deltas == {TOKENS: 60, DRAFTS: 10}
+
+
+@pytest.mark.parametrize("after", [page(90, drafts=60), page(150), page(150, drafts=40)], ids=["fell", "vanished", "another fell"])
+def test_a_restart_starts_all_counters_anew(after: Page) -> None:
+    ring = Ring(300)
+    ring.add(0, page(50, drafts=25))
+    ring.add(30, page(100, drafts=50))
+    ring.add(60, after)
+    assert ring.window(60) is None
+    ring.add(90, Page({cell: value + 7 for cell, value in after.counters.items()}))
+    window = ring.window(90)
+    assert window is not None
+    assert window.seconds == 30
+    assert set(window.deltas.values()) == {7.0}
+
+
+@given(
+    lives=st.lists(st.lists(st.integers(1, 1000), min_size=1, max_size=8), min_size=1, max_size=4),
+    window_s=st.integers(30, 300),
+)
+def test_no_history_of_restarts_invents_or_doubles_tokens(lives: list[list[int]], window_s: int) -> None:
+    """Each life counts from zero. A window never holds more than the process has produced, and never less than nothing."""
+    ring = Ring(window_s)
+    now = 0.0
+    for life in lives:
+        total = 0.0
+        for step in life:
+            now += 30
+            total += step
+            ring.add(now, page(total))
+            window = ring.window(now)
+            if window is not None:
+                assert 0 <= window.deltas[TOKENS] <= total
+                assert 0 < window.seconds < window_s + 30

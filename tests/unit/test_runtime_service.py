@@ -1,0 +1,133 @@
+"""What the operator says about itself: metrics, health, log lines; and how one reconcile's failure is handled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+import aiohttp
+import pytest
+
+from dflash_controller.cluster.errors import Invalid, LostLeadership, PlanConflict, Unavailable
+from dflash_controller.planning.snapshot import Key
+from dflash_controller.runtime.logs import JsonFormatter
+from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.queue import WorkQueue
+from dflash_controller.runtime.server import HealthServer
+from dflash_controller.runtime.worker import Worker
+from tests.virtual_time import run_in_virtual_time
+
+KEY = Key("ns", "demo")
+
+
+async def fetch(port: int, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def test_metrics_and_health_are_served() -> None:
+    metrics = Metrics()
+    wrong: list[str | None] = [None]
+    async with HealthServer(metrics, host="127.0.0.1", port=0) as server:
+        assert await fetch(server.port, "/healthz") == (200, "[+] running\n")
+        server.live_while("list", lambda: None)
+        server.ready_while("API server", lambda: wrong[0])
+        assert await fetch(server.port, "/readyz") == (200, "[+] API server\n")
+        wrong[0] = "silent"
+        assert await fetch(server.port, "/readyz") == (503, "[-] API server: silent\n")
+        assert await fetch(server.port, "/healthz") == (200, "[+] list\n")
+        status, page = await fetch(server.port, "/metrics")
+    assert status == 200
+    assert 'dflash_build_info{python="' in page
+
+
+def lines(metrics: Metrics) -> list[str]:
+    return [line for line in metrics.page().decode().splitlines() if not line.startswith("#")]
+
+
+def test_series_of_a_deployment_go_with_it() -> None:
+    metrics = Metrics()
+    metrics.show(KEY, phase="Completed", revisions={"demo-a": "stable", "demo-b": "candidate"})
+    metrics.show(Key("ns", "other"), phase="Completed", revisions={})
+    assert 'dflash_deployments{phase="Completed"} 2.0' in lines(metrics)
+    assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-b",role="candidate"} 1.0' in lines(metrics)
+    metrics.show(KEY, phase="Canary", revisions={"demo-b": "stable"})
+    assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-a",role="stable"} 1.0' not in lines(metrics)
+    metrics.forget(KEY)
+    metrics.forget(KEY)
+    assert not [line for line in lines(metrics) if line.startswith("dflash_revision_info")]
+    assert 'dflash_deployments{phase="Completed"} 1.0' in lines(metrics)
+
+
+def test_a_log_line_is_one_json_object_with_the_extra_fields() -> None:
+    record = logging.LogRecord("x.y", logging.ERROR, "f", 1, "it %s\nbroke", ("really",), None)
+    record.deployment = "ns/demo"
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    text = JsonFormatter().format(record)
+    line = json.loads(text)
+    assert "\n" not in text
+    assert (line["severity"], line["logger"], line["message"], line["deployment"]) == ("ERROR", "x.y", "it really\nbroke", "ns/demo")
+    assert "ValueError: why" in line["exception"]
+    assert line["timestamp"].endswith("Z")
+
+
+class Script:
+    """Reconciles by a list of outcomes; the last one stays."""
+
+    def __init__(self, *outcomes: Callable[[], float | None]) -> None:
+        self.outcomes = list(outcomes)
+        self.times: list[float] = []
+
+    async def reconcile(self, key: Key) -> float | None:
+        self.times.append(asyncio.get_running_loop().time())
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        return outcome()
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def outcome() -> None:
+        raise error
+
+    return outcome
+
+
+async def play(script: Script, metrics: Metrics, seconds: float) -> list[float]:
+    queue: WorkQueue[Key] = WorkQueue(first_backoff_s=1.0, jitter=lambda: 1.0)
+    queue.add(KEY)
+    running = asyncio.create_task(queue.run(2, Worker(script, queue, metrics)))
+    await asyncio.sleep(seconds)
+    queue.close()
+    await running
+    return script.times
+
+
+def test_a_reconcile_that_asks_for_another_look_gets_it() -> None:
+    metrics = Metrics()
+    assert run_in_virtual_time(play(Script(lambda: 0.0, lambda: 30.0, lambda: None), metrics, 100.0)) == [0.0, 0.0, 30.0]
+    assert 'dflash_reconcile_total{result="success"} 3.0' in lines(metrics)
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (PlanConflict("moved"), 'dflash_reconcile_total{result="conflict"} 3.0'),
+        (Unavailable(503, "ServiceUnavailable", "later"), 'dflash_reconcile_errors_total{reason="Unavailable"} 3.0'),
+        (Invalid(422, "Invalid", "no"), 'dflash_reconcile_errors_total{reason="Invalid"} 3.0'),
+        (KeyError("bug"), 'dflash_reconcile_errors_total{reason="KeyError"} 3.0'),
+    ],
+)
+def test_a_failure_is_counted_and_tried_again_later_and_later(error: Exception, counted: str) -> None:
+    metrics = Metrics()
+    script = Script(failing(error), failing(error), failing(error), lambda: None)
+    assert run_in_virtual_time(play(script, metrics, 100.0)) == [0.0, 1.0, 3.0, 7.0]
+    assert counted in lines(metrics)
+
+
+def test_a_reconcile_without_leadership_is_not_tried_again() -> None:
+    metrics = Metrics()
+    assert run_in_virtual_time(play(Script(failing(LostLeadership("gone"))), metrics, 100.0)) == [0.0]

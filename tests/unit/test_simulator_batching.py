@@ -1,0 +1,179 @@
+"""Continuous batching in simulated time."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.simulator.batching import PREFILL_S_PER_TOKEN, SCHEDULE_DRAFT_COST, Batch, Pass, Request
+from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.faults import SOUND, Faults
+from testbed.simulator.settings import EngineSettings
+from testbed.simulator.table import seed_table
+
+
+def engine(name: str = "sglang", **changes: object) -> SimulatedEngine:
+    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.33.0", "Qwen/Qwen3.5-9B", "m", 1, **{"block_size": 16, **changes})
+    return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=1)
+
+
+def ask(tokens: int = 200, workload: str = "gsm8k") -> Request:
+    return Request(workload, 100, tokens)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_a_request_takes_its_prefill_and_one_step_time_per_verify(name: str) -> None:
+    simulated, request = engine(name), ask()
+    simulated.submit(request, 5.0)
+    simulated.advance(100.0)
+    step = seed_table().model("Qwen3.5-9B").step_time_s("gsm8k", 16, 1)
+    assert request.generated == 200
+    assert request.first_token_s == pytest.approx(5.0 + 100 * PREFILL_S_PER_TOKEN)
+    assert request.finished_s == pytest.approx(request.first_token_s + request.verify_steps * step)
+
+
+def test_more_than_the_limit_wait_in_order() -> None:
+    simulated = engine(max_concurrency=2)
+    requests = [ask(200), ask(400), ask(200), ask(200)]
+    for request in requests:
+        simulated.submit(request, 0.0)
+    assert [request.admitted_s for request in requests] == [0.0, None, None, None]
+    simulated.advance(0.01)
+    assert len(simulated.batch.in_service) == 2
+    assert len(simulated.batch.waiting) == 2
+    simulated.advance(1000.0)
+    finished = [request.finished_s for request in requests]
+    assert all(finished)
+    assert requests[2].admitted_s == finished[0]
+    assert requests[3].admitted_s == min(finished[1], finished[2])
+
+
+def test_a_request_joins_between_steps_and_slows_the_others() -> None:
+    simulated, first, second = engine(), ask(2000), ask(2000)
+    simulated.submit(first, 0.0)
+    simulated.submit(second, 0.5)
+    boundary = simulated.batch.next_event_s
+    assert boundary is not None
+    simulated.advance(10.0)
+    assert second.admitted_s == pytest.approx(boundary)
+    alone, both = engine(), ask(2000)
+    alone.submit(both, 0.0)
+    alone.advance(1000.0)
+    simulated.advance(1000.0)
+    assert first.finished_s > both.finished_s
+
+
+def test_being_late_changes_nothing() -> None:
+    ends = []
+    for stride in (0.001, 0.3, 1000.0):
+        simulated, request = engine(), ask()
+        simulated.submit(request, 0.0)
+        now = 0.0
+        while request.finished_s is None:
+            now += stride
+            simulated.advance(now)
+        ends.append(request.finished_s)
+    assert ends[0] == ends[1] == ends[2]
+
+
+def test_no_request_finishes_before_the_earliest_finish() -> None:
+    simulated = engine()
+    requests = [ask(50 + 30 * i) for i in range(6)]
+    for request in requests:
+        simulated.submit(request, 0.0)
+    bound = simulated.batch.earliest_finish_s()
+    while bound is not None:
+        done_before = sum(request.done for request in requests)
+        simulated.advance(bound - 1e-9)
+        assert sum(request.done for request in requests) == done_before
+        simulated.batch.step()
+        bound = simulated.batch.earliest_finish_s()
+    assert all(request.done for request in requests)
+
+
+def test_aborted_requests_leave_at_once_waiting_or_running() -> None:
+    simulated = engine(max_concurrency=1)
+    running, waiting = ask(5000), ask()
+    simulated.submit(running, 0.0)
+    simulated.submit(waiting, 0.0)
+    simulated.advance(1.0)
+    simulated.batch.abort(waiting)
+    simulated.batch.abort(running)
+    simulated.advance(2.0)
+    assert simulated.batch.idle
+    assert (running.finished_s, waiting.generated) == (None, 0)
+
+
+def test_collapse_and_slow_steps() -> None:
+    def seconds(faults: Faults) -> tuple[float, int]:
+        simulated, request = engine(), ask()
+        simulated.set_faults(faults)
+        simulated.submit(request, 0.0)
+        simulated.advance(1000.0)
+        assert request.finished_s is not None
+        return request.finished_s, request.verify_steps
+
+    sound, slow, collapsed = seconds(SOUND), seconds(Faults(step_time=2.0)), seconds(Faults(acceptance=0.0))
+    assert collapsed[1] == 199
+    assert slow[0] == pytest.approx(2 * sound[0], rel=1e-6)
+    assert sound[1] < 40
+
+
+def test_a_hung_engine_resumes_where_it_stood() -> None:
+    simulated, request = engine(), ask()
+    simulated.submit(request, 0.0)
+    simulated.advance(0.1)
+    done = request.generated
+    simulated.set_faults(Faults(hang=True))
+    simulated.advance(50.0)
+    assert request.generated == done
+    simulated.set_faults(SOUND)
+    simulated.advance(1000.0)
+    reference, same = engine(), ask()
+    reference.submit(same, 0.0)
+    reference.advance(1000.0)
+    assert request.finished_s == pytest.approx(same.finished_s + 49.9)
+
+
+class _Blocks:
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int, float]] = set()
+
+    def admitted(self, request: Request) -> None: ...
+
+    def stepped(self, done: Pass, batch: Batch) -> None:
+        if done.decoding and not done.prefilling:
+            self.seen.add((len(done.decoding), done.block, round(done.end_s - done.start_s, 9)))
+
+    def finished(self, request: Request) -> None: ...
+
+    def aborted(self, request: Request) -> None: ...
+
+
+def test_a_schedule_picks_the_block_by_load_and_costs_a_little() -> None:
+    settings = EngineSettings(
+        "vllm", "0.33.0", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)), max_concurrency=16
+    )
+    table, seen = seed_table().match(settings.target), _Blocks()
+    batch = Batch(settings, table, seen)
+    for number in (2, 4, 12):
+        for _ in range(number):
+            batch.submit(ask(100), 0.0)
+        while not batch.idle:
+            batch.step()
+    blocks = {concurrency: block for concurrency, block, _ in seen.seen}
+    assert (blocks[2], blocks[3], blocks[4], blocks[12]) == (16, 8, 8, 8)
+    durations = {concurrency: seconds for concurrency, _, seconds in seen.seen}
+    assert durations[2] == pytest.approx(table.step_time_s("gsm8k", 16, 2))
+    assert durations[4] == pytest.approx(SCHEDULE_DRAFT_COST * table.step_time_s("gsm8k", 8, 4))
+
+
+def test_a_mixed_batch_takes_the_mean_of_its_workloads() -> None:
+    settings = EngineSettings("sglang", "0.5.23", "Qwen/Qwen3.5-9B", "m", 1, block_size=16)
+    table, seen = seed_table().match(settings.target), _Blocks()
+    batch = Batch(settings, table, seen)
+    batch.submit(ask(100, "gsm8k"), 0.0)
+    batch.submit(ask(100, "humaneval"), 0.0)
+    while not batch.idle:
+        batch.step()
+    both = (table.step_time_s("gsm8k", 16, 2) + table.step_time_s("humaneval", 16, 2)) / 2
+    assert any(concurrency == 2 and seconds == pytest.approx(both) for concurrency, _, seconds in seen.seen)

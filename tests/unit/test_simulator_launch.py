@@ -1,0 +1,147 @@
+"""From a pod to the engine it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.simulator.argv import ArgvError
+from testbed.simulator.launch import Process, UnknownEngine, expand, identify, process_of, settings_of, startup_s
+from testbed.simulator.rules import faults_for, parse_rules
+
+SGLANG = [
+    *("python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3.5-9B", "--port", "30001", "--enable-metrics"),
+    *("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", "z-lab/Qwen3.5-9B-DFlash"),
+    *("--speculative-num-draft-tokens", "8", "--max-running-requests", "24"),
+]
+VLLM = [
+    *("vllm", "serve", "Qwen/Qwen3.5-9B", "--max-num-seqs", "16", "--shutdown-timeout", "60", "--speculative-config"),
+    '{"method":"dflash","model":"z-lab/Qwen3.5-9B-DFlash","revision":"abc","num_speculative_tokens":15}',
+]
+
+
+def pod(command: list[str], image: str = "lmsysorg/sglang:v0.5.23", **extra: Any) -> dict[str, Any]:
+    container = {"name": "engine", "image": image, "command": command[:1], "args": command[1:], **extra}
+    return {
+        "metadata": {"name": "p", "namespace": "d", "labels": {"serving.dflash.io/revision": "r1"}},
+        "spec": {"containers": [{"name": "side", "image": "x"}, container]},
+        "status": {"podIP": "127.1.2.3"},
+    }
+
+
+def test_variables_expand_as_the_kubelet_does() -> None:
+    env = {"A": "1", "B_C": "x y"}
+    assert expand("$(A)-$(B_C)-$(NONE)-$$(A)-$A", env) == "1-x y-$(NONE)-$(A)-$A"
+
+
+def test_environment_comes_from_values_and_fields_in_order() -> None:
+    env = [
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "REV", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['serving.dflash.io/revision']"}}},
+        {"name": "BOTH", "value": "$(IP)/$(REV)/$(LATER)"},
+        {"name": "LATER", "value": "z"},
+        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ]
+    process = process_of(pod(["run", "--x=$(BOTH)"], env=env))
+    assert process is not None
+    assert process.command == ("run", "--x=127.1.2.3/r1/$(LATER)")
+    assert "SECRET" not in process.env
+
+
+def test_a_pod_without_engine_container_is_none_of_ours() -> None:
+    other = pod(["x"])
+    other["spec"]["containers"].pop()
+    assert process_of(other) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "annotations", "env", "command", "expected"),
+    [
+        ("lmsysorg/sglang:v0.5.23", {}, {}, (), ("sglang", "0.5.23")),
+        ("registry:5000/vllm/vllm-openai:v0.33.0-cu130", {}, {}, (), ("vllm", "0.33.0")),
+        ("mirror/inference:v0.26.0", {}, {}, ("vllm", "serve", "m"), ("vllm", "0.26.0")),
+        ("mirror/inference:latest", {"sim/release": "0.5.19"}, {}, ("python3", "-m", "sglang.launch_server"), ("sglang", "0.5.19")),
+        ("lmsysorg/sglang:v0.5.23", {"sim/engine": "vllm", "sim/release": "0.33.0"}, {}, (), ("vllm", "0.33.0")),
+        ("", {}, {"DFLASH_SIM_RELEASE": "0.5.17"}, ("sglang", "serve"), ("sglang", "0.5.17")),
+    ],
+)
+def test_engine_and_release(
+    image: str, annotations: dict[str, str], env: dict[str, str], command: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    assert identify(Process(command, env, image, annotations)) == expected
+
+
+@pytest.mark.parametrize("image", ["nginx:1.2.3", "lmsysorg/sglang:latest", "lmsysorg/sglang"])
+def test_what_cannot_be_identified_is_said(image: str) -> None:
+    with pytest.raises(UnknownEngine, match="neither"):
+        identify(Process(("serve",), {}, image))
+
+
+def test_settings_of_sglang() -> None:
+    process = process_of(pod(SGLANG))
+    assert process is not None
+    settings = settings_of(process)
+    assert (settings.engine, settings.release, settings.port, settings.block_size, settings.max_concurrency) == (
+        "sglang",
+        "0.5.23",
+        30001,
+        8,
+        24,
+    )
+    assert (settings.target, settings.drafter, settings.metrics_enabled) == ("Qwen/Qwen3.5-9B", "z-lab/Qwen3.5-9B-DFlash", True)
+
+
+def test_settings_of_vllm_in_a_release_without_tables_of_its_own() -> None:
+    process = process_of(pod(VLLM, image="vllm/vllm-openai:v0.29.0"))
+    assert process is not None
+    settings = settings_of(process)
+    assert (settings.release, settings.port, settings.block_size, settings.drafter_revision) == ("0.29.0", 8000, 16, "abc")
+    assert settings.shutdown_timeout_s == 60
+
+
+def test_a_refused_command_line_carries_the_engines_error() -> None:
+    process = process_of(pod([*SGLANG, "--no-such-flag=1"]))
+    assert process is not None
+    with pytest.raises(ArgvError) as refusal:
+        settings_of(process)
+    assert refusal.value.exit_code == 2
+    assert "--no-such-flag" in refusal.value.stderr
+
+
+def test_startup_time_from_annotation_environment_default() -> None:
+    assert startup_s(Process((), {"DFLASH_SIM_STARTUP_SECONDS": "7"}, "", {"sim/ready-after": "3"}), 1.0) == 3.0
+    assert startup_s(Process((), {"DFLASH_SIM_STARTUP_SECONDS": "7"}), 1.0) == 7.0
+    assert startup_s(Process(()), 1.0) == 1.0
+
+
+def test_rules_give_faults_by_what_an_engine_runs() -> None:
+    process = process_of(pod(VLLM, image="vllm/vllm-openai:v0.33.0"))
+    assert process is not None
+    settings = settings_of(process)
+    rules = parse_rules(
+        [
+            {"match": {"drafter_revision": "a*", "block_size": "16"}, "faults": {"acceptance": 0.5}},
+            {"match": {"namespace": "other"}, "faults": {"hang": True}},
+            {"match": {"pod": "web-*"}, "faults": {"step_time": 2}},
+        ]
+    )
+    faults = faults_for(rules, settings, "d", "web-1")
+    assert (faults.acceptance, faults.step_time, faults.hang) == (0.5, 2, False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        [{"match": {}}],
+        [{"match": {"colour": "red"}, "faults": {}}],
+        [{"match": {}, "faults": {"acceptance": "low"}}],
+        [{"match": {}, "faults": {"acceptance": -1}}],
+        [{"match": {}, "faults": {"metrics": "odd"}}],
+        [{"match": {}, "faults": {"nothing": 1}}],
+    ],
+)
+def test_wrong_rules_are_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_rules(data)
