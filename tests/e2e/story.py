@@ -1,0 +1,154 @@
+"""A story: a DFlashDeployment that is created and changed, told to an operator that may be killed at any of its writes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from testbed.cluster import Cluster
+from testbed.operator_process import OperatorProcess
+from testbed.pod_watch import Moment, PodWatch, breaks
+from testbed.waiting import wait_until
+from testbed.write_proxy import Write, WriteProxy
+from tests.deployment import REVISION, Deployment
+
+QUIET_SECONDS = 0.4
+SETTLE_SECONDS = 40.0
+Loss = Literal["unsent", "unanswered"]
+"""The operator dies before the API server sees the write, or after, without knowing."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A merge patch of the spec, and the bounds that hold from then until it is done: serving replicas at least, pods at most."""
+
+    patch: Mapping[str, Any]
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Story:
+    """``changes[0]`` is the spec at creation; each later one is made when the one before is done."""
+
+    title: str
+    changes: tuple[Change, ...]
+
+
+@dataclass
+class Ending:
+    """``state`` is all that the operator left behind, without what differs from one run to the next."""
+
+    state: dict[str, Any]
+    writes: list[Write]
+    broken: list[Moment]
+    killed_at: Write | None
+
+
+class Telling:
+    """One run of a story in a namespace of its own."""
+
+    def __init__(self, cluster: Cluster, watch: PodWatch, kubeconfig: Path, story: Story) -> None:
+        namespace = cluster.create_namespace("kill")
+        self._watch = watch
+        self._story = story
+        self._deployment = Deployment(cluster, namespace)
+        self._proxy = WriteProxy(kubeconfig, cluster.directory / f"{namespace}.kubeconfig")
+        settings = {"namespaces": namespace, "leader_election": "false", "log_format": "text", "scrape_seconds": "3600"}
+        self._operator = OperatorProcess(cluster, settings, name=namespace, kubeconfig=self._proxy.kubeconfig)
+        self._killed_at: Write | None = None
+        self._dead = threading.Event()
+
+    def run(self, kill_at: int = 0, loss: Loss = "unsent") -> Ending:
+        """To the end, the operator killed at that write (0: never) and started again."""
+        with self._proxy:
+            try:
+                self._arrange(kill_at, loss)
+                self._operator.start()
+                broken = [moment for change in self._story.changes for moment in self._make(change)]
+                writes = list(self._proxy.writes)
+                self._wait_quiet()
+                return Ending(self._state(), writes, broken, self._killed_at)
+            finally:
+                self._operator.kill()
+                self._deployment.cluster.delete_namespace(self._deployment.namespace)
+
+    def _arrange(self, kill_at: int, loss: Loss) -> None:
+        def strike(write: Write) -> bool:
+            if write.number != kill_at:
+                return True
+            self._operator.kill()
+            self._killed_at = write
+            self._dead.set()
+            return False
+
+        if loss == "unsent":
+            self._proxy.before = strike
+        else:
+            self._proxy.after = lambda write, status: strike(write)
+
+    def _make(self, change: Change) -> list[Moment]:
+        told = len(self._moments())
+        if change is self._story.changes[0]:
+            self._deployment.create(change.patch)
+        else:
+            self._deployment.patch(**change.patch)
+        self._wait(self._deployment.is_done, "the change to be done")
+        return breaks(self._moments()[max(told - 1, 0) :], least=change.least, most=change.most)
+
+    def _moments(self) -> list[Moment]:
+        return self._watch.moments(self._deployment.namespace, self._deployment.name)
+
+    def _wait_quiet(self) -> None:
+        """Until the operator has nothing left to write: its children may be cleaned up after the change is done."""
+        seen = [-1]
+
+        def quiet() -> bool:
+            before, seen[0] = seen[0], len(self._proxy.writes)
+            return before == seen[0] and not self._dead.is_set()
+
+        self._wait(quiet, "the operator to write no more", QUIET_SECONDS)
+
+    def _wait(self, condition: Callable[[], bool], what: str, interval: float = 0.1) -> None:
+        def look() -> bool:
+            if self._dead.is_set():
+                self._dead.clear()
+                self._proxy.pass_all()
+                self._operator.start()
+            return condition()
+
+        wait_until(look, f"{what} in {self._deployment.namespace} (see {self._operator.log})", SETTLE_SECONDS, interval)
+
+    def _state(self) -> dict[str, Any]:
+        state = {kind: self._timeless({item["metadata"]["name"]: item for item in self._deployment.children(kind)}) for kind in _CHILDREN}
+        for children in state.values():
+            for child in children.values():
+                child.pop("status", None)  # written by others
+        state["pods"] = sorted(
+            (pod["metadata"]["labels"][REVISION], pod["status"]["phase"], "deletionTimestamp" in pod["metadata"])
+            for pod in self._deployment.children("pods")
+        )
+        state["deployment"] = self._timeless(self._deployment.get())
+        shown = state["deployment"]["status"]
+        # Nothing is measured here, and how long that takes to be said is a matter of when the process started.
+        shown["conditions"] = [item for item in shown["conditions"] if item["type"] != "MetricsAvailable"]
+        return state
+
+    def _timeless(self, value: Any) -> Any:
+        """Without identities, versions, times and the namespace's name."""
+        if isinstance(value, Mapping):
+            return {key: self._timeless(item) for key, item in value.items() if key not in _VARYING}
+        if isinstance(value, list):
+            return [self._timeless(item) for item in value]
+        if isinstance(value, str):
+            return _TIME.sub("TIME", value.replace(self._deployment.namespace, "NAMESPACE"))
+        return value
+
+
+_CHILDREN = ("controllerrevisions", "deployments", "services", "serviceaccounts", "poddisruptionbudgets", "networkpolicies")
+_VARYING = frozenset({"uid", "resourceVersion", "generation", "observedGeneration", "managedFields", "clusterIP", "clusterIPs", "nodePort"})
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
