@@ -60,6 +60,7 @@ class Reason(StrEnum):
     ENGINE_UNSUPPORTED = "EngineUnsupported"
     NAME_TAKEN = "NameTaken"
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    REVISION_UNREADABLE = "RevisionUnreadable"
     INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     ENGINE_FAILING = "EngineFailing"
     FIRST_REVISION_FAILED = "FirstRevisionFailed"
@@ -153,6 +154,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.LEADER_WORKER_SET_MISSING: ReasonDoc(
         "spec.parallelism.nodes is above 1 and the cluster does not serve LeaderWorkerSet.",
         "Install LeaderWorkerSet 0.9 or later, or set spec.parallelism.nodes to 1.",
+    ),
+    Reason.REVISION_UNREADABLE: ReasonDoc(
+        "A stored revision was written by a newer operator, or damaged; nothing is changed, what runs keeps running.",
+        "Upgrade the operator, or delete the ControllerRevision the message names if nothing runs it.",
     ),
     Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
         "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."

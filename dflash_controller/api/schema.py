@@ -28,7 +28,7 @@ SERVER_DEFAULT_KEY = "x-dflash-server-default"
 CLASS_TEXT: dict[FieldClass, str] = {
     "revision": "Changing it starts a new revision.",
     "live": "Applied in place.",
-    "policy": "Policy: never restarts an engine.",
+    "policy": "Policy: changing it restarts nothing.",
 }
 
 REVISION: Any = Field(json_schema_extra={CLASS_KEY: "revision"})

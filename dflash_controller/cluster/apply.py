@@ -18,11 +18,6 @@ FIRST_PAUSE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 3600.0
 
 
-def needs_apply(manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
-    """Whether applying the manifest could change anything."""
-    return live is None or bool(drift(manifest, live))
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What to do about one manifest."""

@@ -132,7 +132,7 @@ class Executor:
         if step.fence and step.fenced:
             self._moved(step.fence, after, run)
         if verdict.fight:
-            await self._tell(_fight_event(identity, verdict.fight, opponents, verdict.retry_after_s or 0.0), run)
+            await self._tell(_fight_event(identity, verdict.fight, opponents), run)
 
     def _fenced_manifest(self, step: Apply, run: _Run) -> Obj:
         if step.fence is None:
@@ -274,7 +274,7 @@ def _same(rendered: Any, live: Any) -> bool:
     return bool(rendered == live)
 
 
-def _fight_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...], pause_s: float) -> Event:
+def _fight_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...]) -> Event:
     kind, _, name = identity
     who = f"field manager {opponents[0]}" if opponents else "another writer"
     what = ", ".join(readable(path) for path in fields[:3])

@@ -11,11 +11,10 @@ from dflash_controller.planning.snapshot import Pod
 
 def project(pod: Mapping[str, Any]) -> Pod:
     """What decisions read of a v1 Pod."""
-    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     ready, scheduled = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
-    is_ready = ready.get("status") == "True"
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return Pod(
         name=metadata["name"],
@@ -23,14 +22,10 @@ def project(pod: Mapping[str, Any]) -> Pod:
         resource_version=metadata["resourceVersion"],
         revision=labels.get(names.LABEL_REVISION, ""),
         role=labels.get(names.LABEL_ROLE, ""),
-        block_size=labels.get(names.LABEL_BLOCK_SIZE, ""),
-        node=spec.get("nodeName"),
         ip=status.get("podIP"),
         phase=status.get("phase") or "Pending",
-        ready=is_ready,
-        ready_since=ready.get("lastTransitionTime") if is_ready else None,
+        ready=ready.get("status") == "True",
         terminating="deletionTimestamp" in metadata,
-        created=metadata.get("creationTimestamp") or "",
         restarts=sum(container.get("restartCount", 0) for container in containers),
         waiting_reason=_waiting_reason(containers),
         message=_failure(containers) or status.get("message"),

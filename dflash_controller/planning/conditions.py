@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
+from dflash_controller.planning.context import NOT_MEASURED
 from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
@@ -118,6 +119,9 @@ def stalled(situation: Situation) -> Verdict:
 def metrics_available(situation: Situation) -> Verdict:
     """The operator can read what the engines measure."""
     health = situation.context.metrics
+    if health.reason is Reason.NO_PODS and situation.serving:
+        # They became Ready after the last round of measurements.
+        return (NOT_MEASURED.available, NOT_MEASURED.reason, NOT_MEASURED.message)
     if health.available is None:
         # Right after a start nothing is measured yet: what was known before still stands.
         status = situation.deployment.get("status") or {}

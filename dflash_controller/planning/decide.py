@@ -56,6 +56,8 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
 
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
         return replace(_blocked(situation, obstacles.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
+    if unreadable := [item for item in snapshot.revisions if read(item) is None]:
+        return _blocked(situation, obstacles.revisions_unreadable(unreadable))
     wanted = _wanted(situation, spec)
     if isinstance(wanted, Obstacle):
         return _blocked(situation, wanted)

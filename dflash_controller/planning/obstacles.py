@@ -57,6 +57,15 @@ def leader_worker_set_missing() -> Obstacle:
     )
 
 
+def revisions_unreadable(objects: Sequence[Object]) -> Obstacle:
+    """Which revision is in force cannot be known, so anything done could restart engines without need."""
+    listed = ", ".join(item["metadata"]["name"] for item in objects)
+    return Obstacle(
+        Reason.REVISION_UNREADABLE,
+        f"ControllerRevision {listed} was written by a newer operator, or damaged. Upgrade the operator, or delete it if nothing runs it",
+    )
+
+
 def name_taken(objects: Sequence[Object]) -> Obstacle:
     """An object the operator must write belongs to somebody else."""
     item = objects[0]

@@ -77,6 +77,8 @@ def read(revision: Object) -> Record | None:
     data, metadata = revision.get("data") or {}, revision["metadata"]
     annotations = metadata.get("annotations") or {}
     try:
+        if data["format"] > FORMAT:
+            return None
         return Record(
             hash=metadata["labels"][names.LABEL_REVISION],
             number=int(revision.get("revision", 0)),

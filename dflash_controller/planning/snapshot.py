@@ -30,15 +30,10 @@ class Pod:
     resource_version: str
     revision: str
     role: str
-    block_size: str
-    node: str | None
     ip: str | None
     phase: str
     ready: bool
-    ready_since: str | None
-    """RFC 3339, as the Ready condition says."""
     terminating: bool
-    created: str
     restarts: int
     waiting_reason: str | None
     """Reason of the first waiting container, for instance CrashLoopBackOff."""

@@ -63,21 +63,25 @@ def _figures(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The rollout under way, else the last one. The first start is none: nothing is replaced."""
+    """The rollout under way, the first start included, else the last one."""
     target, left, before = situation.target, unfinished(situation), shown.get("rollout") or {}
     now, under_way = timestamp(situation.context.now), before.get("phase") in ("Canary", "Progressing")
-    if target is not None and left is not None and left[0] is Reason.ROLLOUT_IN_PROGRESS:
-        trying = situation.candidate is not None
-        return {
-            "phase": "Canary" if trying else "Progressing",
-            "step": "Waiting for one replica to serve" if trying else "Replacing replicas within the budget",
-            "message": shorten(left[1]),
-            "startedAt": before.get("startedAt", now) if under_way else now,
-            "updatedReplicas": situation.pool(target.hash).serving,
-        }
-    if target is not None and left is None and under_way:
-        return {"phase": "Completed", "message": f"{target.name} is in force", "startedAt": before.get("startedAt"), "finishedAt": now}
-    return before or None
+    if target is None:
+        return before or None
+    if left is None:
+        done = {"phase": "Completed", "message": f"{target.name} is in force", "startedAt": before.get("startedAt"), "finishedAt": now}
+        return done if under_way else before or None
+    first = situation.stable is None
+    if not first and left[0] is not Reason.ROLLOUT_IN_PROGRESS and not under_way:
+        return before or None
+    canary = situation.candidate is not None and not first
+    return {
+        "phase": "Canary" if canary else "Progressing",
+        "step": "Waiting for one replica to serve" if situation.candidate else "Replacing replicas within the budget",
+        "message": shorten(left[1]),
+        "startedAt": before.get("startedAt", now) if under_way else now,
+        "updatedReplicas": situation.pool(target.hash).serving,
+    }
 
 
 def _revisions(situation: Situation) -> list[dict[str, Any]]:

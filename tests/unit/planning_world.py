@@ -14,7 +14,7 @@ from typing import Any
 from dflash_controller.api import names
 from dflash_controller.catalog.catalog import Catalog
 from dflash_controller.engines.resolve import OperatorDefaults
-from dflash_controller.planning.context import Context
+from dflash_controller.planning.context import NOT_MEASURED, Context
 from dflash_controller.planning.decide import decide
 from dflash_controller.planning.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 from dflash_controller.planning.snapshot import Key, Pod, Snapshot
@@ -41,6 +41,7 @@ class World:
         self.children: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.kinds = frozenset[str]()
+        self.metrics = NOT_MEASURED
 
     # What a user does.
 
@@ -51,7 +52,7 @@ class World:
     # What the operator does.
 
     def plan(self) -> Plan:
-        return decide(self.snapshot(), Context(self.now, self.defaults, CATALOG))
+        return decide(self.snapshot(), Context(self.now, self.defaults, CATALOG, metrics=self.metrics))
 
     def snapshot(self) -> Snapshot:
         of = [copy.deepcopy(item) for item in self.children.values()]
@@ -181,14 +182,10 @@ class World:
             resource_version="1",
             revision=pod["revision"],
             role=pod["labels"][names.LABEL_ROLE],
-            block_size=pod["labels"][names.LABEL_BLOCK_SIZE],
-            node="node",
             ip="127.1.0.1",
             phase="Running",
             ready=pod["ready"],
-            ready_since=None,
             terminating=pod["terminating"],
-            created="2026-01-01T00:00:00Z",
             restarts=3 if pod["broken"] else 0,
             waiting_reason="CrashLoopBackOff" if pod["broken"] else None,
             message="exit code 2: unrecognized arguments" if pod["broken"] else None,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dflash_controller.api.names import FIELD_MANAGER
-from dflash_controller.cluster.apply import needs_apply
 from dflash_controller.cluster.ownership import drift, other_managers, readable
 
 MANIFEST: dict[str, Any] = {
@@ -100,11 +99,6 @@ def drifted(manifest: dict[str, Any], obj: dict[str, Any]) -> list[str]:
 
 def test_defaults_foreign_fields_and_spellings_are_no_drift() -> None:
     assert drifted(MANIFEST, live()) == []
-    assert not needs_apply(MANIFEST, live())
-
-
-def test_what_does_not_exist_needs_an_apply() -> None:
-    assert needs_apply(MANIFEST, None)
 
 
 def change(obj: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from dflash_controller.api import names
 from dflash_controller.cluster.pods import project
 
-LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
+LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine"}
 
 
 def raw(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def test_a_serving_pod() -> None:
         )
     )
     assert pod.serving
-    assert (pod.revision, pod.role, pod.block_size, pod.node, pod.ip) == ("abc", "engine", "16", "n1", "127.1.0.5")
-    assert (pod.ready_since, pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == ("t1", 3, None, None, None)
+    assert (pod.revision, pod.role, pod.ip) == ("abc", "engine", "127.1.0.5")
+    assert (pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == (3, None, None, None)
 
 
 def test_a_terminating_pod_does_not_serve_even_while_ready() -> None:
@@ -76,4 +76,4 @@ def test_an_unschedulable_pod_and_an_evicted_one() -> None:
 
 def test_a_pod_without_status_or_labels() -> None:
     pod = project({"metadata": {"name": "p", "uid": "u", "resourceVersion": "1"}})
-    assert (pod.phase, pod.ready, pod.revision, pod.node) == ("Pending", False, "", None)
+    assert (pod.phase, pod.ready, pod.revision) == ("Pending", False, "")

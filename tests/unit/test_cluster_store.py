@@ -133,7 +133,7 @@ def test_the_status_of_the_deployment_itself_is_no_news() -> None:
     assert shown is not None
     assert shown["status"] == {"x": 1}
     assert store.put(kinds.DFLASH_DEPLOYMENT, deployment(3, spec={"replicas": 2}, metadata={"generation": 2}, status={"x": 1})) == NEWS
-    promote = {"generation": 2, "annotations": {names.ANNOTATION_PROMOTE: "demo-a"}}
+    promote = {"generation": 2, "annotations": {f"{names.GROUP}/promote": "demo-a"}}
     assert store.put(kinds.DFLASH_DEPLOYMENT, deployment(4, spec={"replicas": 2}, metadata=promote, status={"x": 1})) == NEWS
 
 

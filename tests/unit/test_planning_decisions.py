@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import effective_rollout
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolve import OperatorDefaults
+from dflash_controller.planning.context import MetricsHealth
 from dflash_controller.planning.plan import Apply, Create, Delete, Event
 from dflash_controller.planning.record import State, read
 from tests.unit.planning_world import KEY, World
@@ -314,6 +316,22 @@ def test_a_lost_record_comes_back_from_its_workload_and_restarts_nothing() -> No
     assert states(world) == {1: "Stable"}
 
 
+def test_a_revision_of_a_newer_operator_stops_everything_but_the_status() -> None:
+    world = settled(replicas=2)
+    world.of_kind("ControllerRevision")[0]["data"]["format"] = 99
+    world.edit(set_drafter(COMMIT))
+    assert world.reconcile() == 0
+    assert (world.reason("Stalled"), world.serving()) == ("RevisionUnreadable", 2)
+
+
+def test_the_phase_tells_the_first_start_too() -> None:
+    world = World(spec())
+    world.reconcile()
+    assert world.deployment["status"]["rollout"]["phase"] == "Progressing"
+    world.settle()
+    assert world.deployment["status"]["rollout"]["phase"] == "Completed"
+
+
 def test_a_lost_workload_comes_back_from_its_record() -> None:
     world = settled(replicas=2)
     revision = world.deployment["status"]["stableRevision"]
@@ -433,3 +451,13 @@ def test_capacity_is_taken_away_only_by_steps_marked_so() -> None:
     assert [step.manifest["spec"]["replicas"] for step in shrinking] == [1]
     assert all(step.fenced and step.fence for step in shrinking)
     assert not [step for step in plan.steps if isinstance(step, Create | Delete)]
+
+
+def test_pods_that_became_ready_after_the_last_measurement_are_not_called_missing() -> None:
+    world = settled(replicas=2)
+    world.metrics = MetricsHealth(False, Reason.NO_PODS, "No engine pod is Ready")
+    world.reconcile()
+    assert (world.condition("MetricsAvailable"), world.reason("MetricsAvailable")) == ("Unknown", "NotMeasured")
+    world.edit(lambda spec: spec.update(replicas=0))
+    world.settle()
+    assert (world.condition("MetricsAvailable"), world.reason("MetricsAvailable")) == ("False", "NoPods")
