@@ -57,7 +57,7 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 	@$(BIN)/python -m testbed.contract
 
 .PHONY: e2e
-e2e: $(STAMP) binaries ## The slow end-to-end level: kill points, settled fleet, every example
+e2e: $(STAMP) binaries ## The slow end-to-end level: kill points, outages, settled fleet, every example
 	@echo "==> e2e"; $(PYTEST) tests/e2e
 
 .PHONY: bench

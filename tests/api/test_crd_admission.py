@@ -48,7 +48,7 @@ def test_explain_tells_what_a_change_does(cluster: Cluster) -> None:
     assert "How the block size follows the load." in text
     assert "blockSizes <[]integer>" in text
     assert "mode <string>" in text
-    assert "Policy: never restarts an engine." in text
+    assert "Policy: changing it restarts nothing." in text
     assert "Changing it starts a new revision." in " ".join(cluster.kubectl("explain", "dfd.spec.target.model").split())
     assert "Applied in place." in " ".join(cluster.kubectl("explain", "dfd.spec.replicas").split())
 

@@ -1,0 +1,1 @@
+"""What the operator costs, measured on the test bed."""
