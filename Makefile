@@ -52,6 +52,10 @@ lint: $(STAMP) ## Style, types, layering
 crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 	@$(BIN)/python -m dflash_controller.cli.crd $(CRD) charts/dflash-operator/files/crd.yaml
 
+.PHONY: docs
+docs: $(STAMP) ## Renew the generated tables of docs/
+	@$(BIN)/python -m dflash_controller.cli.docs docs/*.md
+
 .PHONY: contract
 contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and vLLM (3.6 GB, once)
 	@$(BIN)/python -m testbed.contract

@@ -2,7 +2,7 @@
 
 A real control plane on this machine, engine pods played by kwok, the operator under its ServiceAccount. One JSON object per line on
 standard output, the last one with ``"summary": true``; progress goes to standard error. Times are those of the API server's audit log:
-from the answer to the user's write until the operator's write to a child was answered.
+from the arrival of the user's write until the operator's write to a child was answered.
 """
 
 from __future__ import annotations

@@ -73,9 +73,14 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def moment(event: Mapping[str, Any]) -> datetime:
+def answered(event: Mapping[str, Any]) -> datetime:
     """When a request of the audit log was answered."""
     return datetime.fromisoformat(event["stageTimestamp"])
+
+
+def arrived(event: Mapping[str, Any]) -> datetime:
+    """When it came. Watchers may hear of a change before its author has the answer, so that is where waiting for them begins."""
+    return datetime.fromisoformat(event["requestReceivedTimestamp"])
 
 
 def done(events: Iterable[Mapping[str, Any]], resources: Collection[str]) -> list[Mapping[str, Any]]:
@@ -93,17 +98,17 @@ def done(events: Iterable[Mapping[str, Any]], resources: Collection[str]) -> lis
 def delays(
     changes: Iterable[Mapping[str, Any]], writes: Iterable[Mapping[str, Any]], resources: Collection[str]
 ) -> dict[str, float | None]:
-    """By deployment: seconds from the answer to the user's change until the first write to a child of each resource was answered.
+    """By deployment: seconds from the arrival of the user's change until the first write to a child of each resource was answered.
 
     ``changes`` are audit events about DFlashDeployments, ``writes`` the operator's. Of several resources the latest counts. None where
     a child was never written. A child's name is the deployment's, or begins with it and a dash.
     """
-    changed = {str(event["objectRef"]["name"]): moment(event) for event in changes}
+    changed = {str(event["objectRef"]["name"]): arrived(event) for event in changes}
     first: dict[tuple[str, str], datetime] = {}
     for event in done(writes, resources):
         ref = event["objectRef"]
         owner = ref["name"] if ref["name"] in changed else str(ref["name"]).rpartition("-")[0]
-        if owner in changed and (at := moment(event)) >= changed[owner]:
+        if owner in changed and (at := answered(event)) >= changed[owner]:
             key = (owner, ref["resource"])
             first[key] = min(at, first.get(key, at))
     found: dict[str, float | None] = {}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
 
 from testbed.cluster import Cluster
 from testbed.operator_process import OperatorProcess, install_chart
 from testbed.pod_watch import PodWatch
 from testbed.simulator_process import SimulatorProcess
+
+# A pipeline must not fail by luck: there the examples are the same each time. Everywhere else new ones are looked for.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 CRDS = Path(__file__).parent.parent / "crds"
 

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
     REVISION_UNREADABLE = "RevisionUnreadable"
     INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
+    UNSCHEDULABLE = "Unschedulable"
+    PODS_REFUSED = "PodsRefused"
     ENGINE_FAILING = "EngineFailing"
     FIRST_REVISION_FAILED = "FirstRevisionFailed"
     ROLLED_BACK = "RolledBack"
@@ -111,6 +113,7 @@ class Reason(StrEnum):
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
+    NOT_ACTED_UPON = "NotActedUpon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,12 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
         "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."
+    ),
+    Reason.UNSCHEDULABLE: ReasonDoc(
+        "No node takes an engine pod, for another reason than accelerators.", "The message is the scheduler's: mend what it names."
+    ),
+    Reason.PODS_REFUSED: ReasonDoc(
+        "The API server refuses the engine pods (a quota, a missing priority class, a policy).", "Mend what the message names."
     ),
     Reason.ENGINE_FAILING: ReasonDoc(
         "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
@@ -239,6 +248,9 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.FIELD_FIGHT: ReasonDoc(
         "Another writer keeps putting a field back.", "Stop the writer the message names, or leave it the field."
+    ),
+    Reason.NOT_ACTED_UPON: ReasonDoc(
+        "The spec sets fields that this release checks and stores but does not act upon.", "Do not rely on the fields the message names."
     ),
     Reason.OUTAGE_AHEAD: ReasonDoc(
         "With one replica and no surge the change takes the service down while the model loads.",

@@ -54,10 +54,12 @@ def _select(model: type[Model], data: Mapping[str, Any], inherited: FieldClass |
 
 def _canonical(key: str, value: Any) -> Any:
     """None stands for "as if left out"."""
+    if value is None:
+        return None
     if key in _VERBATIM:
         return _sorted_keys(value) if value else None
     if key in _QUANTITIES:
-        return canonical_quantity(value)
+        return _quantity(value)
     if isinstance(value, Mapping):
         inner = canonical(value)
         return inner if inner or key in _PRESENCE else None
@@ -67,10 +69,18 @@ def _canonical(key: str, value: Any) -> Any:
     return None if value == "" else value
 
 
+def _quantity(value: Any) -> Any:
+    """What a newer operator stored under this name may be no quantity; it is compared as it is."""
+    try:
+        return canonical_quantity(value)
+    except ValueError:
+        return value
+
+
 def _order_means_nothing(key: str, items: Sequence[Any]) -> bool:
     rule: Callable[[], bool] | None = {
         # Kubernetes expands $(NAME) only of variables listed before.
-        "env": lambda: not any("$(" in item.get("value", "") for item in items),
+        "env": lambda: not any("$(" in _json(item) for item in items),
         # A flag given twice: the last one wins, or both are kept, as the engine likes.
         "extraArgs": lambda: len({str(item).partition("=")[0] for item in items}) == len(items),
     }.get(key)

@@ -84,8 +84,8 @@ class Executor:
 
     async def _carry_out(self, step: Step, run: _Run) -> None:
         match step:
-            case Adopt(ref, owner_references):
-                await self._patch(ref, {"metadata": {"ownerReferences": list(owner_references)}}, run)
+            case Adopt(ref, owner_references, labels):
+                await self._patch(ref, {"metadata": {"ownerReferences": list(owner_references), "labels": dict(labels)}}, run)
             case Annotate(ref, annotations, revision):
                 numbered = {} if revision is None else {"revision": revision}
                 await self._patch(ref, {"metadata": {"annotations": dict(annotations)}} | numbered, run)
@@ -164,7 +164,7 @@ class Executor:
             self._store.put(kind, answer)
         else:
             self._store.forget((kind, ref.namespace, ref.name), int(version))
-        run.result = replace(run.result, writes=run.result.writes + 1)
+        self._wrote("delete", kind, ref.name, run)
 
     async def _write_status(self, status: Mapping[str, Any], run: _Run) -> None:
         deployment = run.snapshot.deployment
@@ -214,8 +214,13 @@ class Executor:
         except (Conflict, NotFound) as error:
             raise await self._conflict((kind, namespace, name), error, run) from error
         self._take_in((kind, namespace, name), after, run)
-        run.result = replace(run.result, writes=run.result.writes + 1)
+        self._wrote(str(options.get("subresource") or call.__name__), kind, name, run)
         return after
+
+    def _wrote(self, what: str, kind: Kind, name: str, run: _Run) -> None:
+        """The trail by which a person finds out what was done to one deployment."""
+        log.info("%s: %s %s %s", run.key, what, kind.name, name, extra={"deployment": str(run.key)})
+        run.result = replace(run.result, writes=run.result.writes + 1)
 
     async def _guarded(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         self._require_leadership()

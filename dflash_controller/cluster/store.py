@@ -174,7 +174,7 @@ class Store:
         )
 
     def snapshot(self, key: Key, *, live: bool = False) -> Snapshot:
-        """One deployment with its children, in the order of their names."""
+        """One deployment with its children and with what holds a name it needs, in the order of their names."""
         found: dict[Literal["self", "revision", "workload", "other"], list[Object]] = {
             "self": [],
             "revision": [],
@@ -182,21 +182,22 @@ class Store:
             "other": [],
         }
         pods: list[Pod] = []
-        for identity, entry in sorted(self._members.get(key, {}).items(), key=lambda item: (item[0][0].name, item[0][2])):
-            if isinstance(entry.object, Pod):
-                pods.append(entry.object)
+        mine = [(identity, entry.object) for identity, entry in self._members.get(key, {}).items()] + [*self._claims.get(key, {}).items()]
+        for identity, obj in sorted(mine, key=lambda item: (item[0][0].name, item[0][2])):
+            if isinstance(obj, Pod):
+                pods.append(obj)
             elif identity[0] is kinds.DFLASH_DEPLOYMENT:
-                found["self"].append(entry.object)
+                found["self"].append(obj)
             elif identity[0] is kinds.CONTROLLER_REVISION:
-                found["revision"].append(entry.object)
+                found["revision"].append(obj)
             else:
-                found["workload" if identity[0] in kinds.WORKLOADS else "other"].append(entry.object)
+                found["workload" if identity[0] in kinds.WORKLOADS else "other"].append(obj)
         return Snapshot(
             key=key,
             deployment=found["self"][0] if found["self"] else None,
             revisions=tuple(found["revision"]),
             workloads=tuple(found["workload"]),
-            others=(*found["other"], *self._claims.get(key, {}).values()),
+            others=tuple(found["other"]),
             pods=tuple(pods),
             live=live,
             kinds=frozenset(kind.name for kind in self.served if kind.optional),

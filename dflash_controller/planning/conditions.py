@@ -12,11 +12,8 @@ from dflash_controller.planning.context import NOT_MEASURED
 from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
-from dflash_controller.planning.snapshot import Object, Pod
+from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
 from dflash_controller.render.startup import startup_budget_s
-
-HOPELESS_RESTARTS = 5
-"""With the kubelet's back-off some five minutes of an engine that dies at once."""
 
 Verdict = tuple[ConditionStatus | bool | None, Reason, str]
 
@@ -51,9 +48,11 @@ def available(situation: Situation) -> Verdict:
     replicas, needed = situation.budget.replicas, floor(situation)
     if replicas == 0:
         return (True, Reason.SCALED_TO_ZERO, "spec.replicas is 0: nothing serves, as asked")
+    message = f"{serving} of {replicas} serving, {needed} needed"
     if serving >= needed:
-        return (True, Reason.ENOUGH_REPLICAS, f"{serving} of {replicas} serving, {needed} needed")
-    return (False, Reason.TOO_FEW_REPLICAS, f"{serving} of {replicas} serving, {needed} needed{_trouble(situation)}")
+        return (True, Reason.ENOUGH_REPLICAS, message)
+    found = trouble(situation)
+    return (False, Reason.TOO_FEW_REPLICAS, f"{message}. {found.message}" if found else message)
 
 
 def unfinished(situation: Situation) -> tuple[Reason, str] | None:
@@ -62,31 +61,38 @@ def unfinished(situation: Situation) -> tuple[Reason, str] | None:
     if target is None:
         return (Reason.NEW_GENERATION, "No revision has been made yet")
     if situation.candidate is not None and situation.stable is not None:
-        return (Reason.ROLLOUT_IN_PROGRESS, f"{situation.candidate.name} is being tried on one replica; {situation.stable.name} serves")
+        tried = "is being tried on one replica" if replicas else "takes over without a trial, as there are no replicas"
+        return (Reason.ROLLOUT_IN_PROGRESS, f"{situation.candidate.name} {tried}; {situation.stable.name} is in force")
     pool = situation.pool(target.hash)
     others = sum(other.existing for other in situation.pools if other.revision != target.hash)
     if others:
         return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions are left")
     if pool.existing > replicas or situation.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
+    pods = [pod for pod in engines(situation.snapshot.pods) if pod.revision == target.hash and not pod.terminating]
     untried = situation.candidate is not None
-    if pool.serving < replicas and (untried or pool.existing < replicas or any(map(_loading, _pods(situation, target.hash)))):
+    if pool.serving < replicas and (untried or pool.existing < replicas or any(not pod.ready and not failing(pod) for pod in pods)):
+        if found := trouble(situation, target.hash):
+            return (found.reason, f"{pool.serving} of {replicas} serving. {found.message}")
         return (Reason.STARTING, f"{pool.serving} of {replicas} serving; an engine may take {_budget(target)} to load")
     return None
 
 
 def ready(situation: Situation) -> Verdict:
-    """Available, and what runs is what the spec asks for."""
+    """Available, and what runs is what the spec asks for. A replica that fails later, within maxUnavailable, does not end it."""
     if situation.obstacle:
         return (False, situation.obstacle.reason, situation.obstacle.message)
-    left, (enough, reason, message) = unfinished(situation), available(situation)
-    if left and left[0] is not Reason.STARTING:
-        return (False, left[0], left[1] + _trouble(situation))
+    found, (enough, reason, message) = trouble(situation), available(situation)
+    if left := unfinished(situation):
+        if situation.spec is not None and defaults.suspended(situation.spec):
+            return (False, Reason.SUSPENDED, f"spec.suspend keeps this from being carried out: {left[1]}")
+        unsaid = found is not None and found.message not in left[1]
+        return (False, left[0], f"{left[1]}. {found.message}" if found and unsaid else left[1])
+    if enough and reason is not Reason.SCALED_TO_ZERO and situation.serving >= situation.budget.replicas:
+        return (True, Reason.AS_SPECIFIED, message)
     if enough:
-        return (True, reason if reason is Reason.SCALED_TO_ZERO else Reason.AS_SPECIFIED, message)
-    if pod := _troubled(situation):
-        return (False, Reason.INSUFFICIENT_ACCELERATORS if pod.unschedulable else Reason.ENGINE_FAILING, message)
-    return (False, left[0], left[1]) if left else (False, reason, message)
+        return (True, reason, f"{message}. {found.message}" if found else message)
+    return (False, found.reason if found else reason, message)
 
 
 def reconciling(situation: Situation) -> Verdict:
@@ -107,12 +113,12 @@ def stalled(situation: Situation) -> Verdict:
     target = situation.target
     if target is None or situation.pool(target.hash).serving >= situation.wanted.get(target.hash, 0):
         return (False, Reason.NOT_STALLED, "No human is needed")
-    pods = _pods(situation, target.hash)
-    if hopeless := next((pod for pod in pods if _failing(pod) and pod.restarts >= HOPELESS_RESTARTS), None):
-        return (True, Reason.ENGINE_FAILING, f"{target.name} keeps failing. {_explain(hopeless)}")
-    if any(_deadline_exceeded(item) for item in situation.snapshot.workloads if item["metadata"]["name"] == target.name):
-        reason = Reason.INSUFFICIENT_ACCELERATORS if any(pod.unschedulable for pod in pods) else Reason.ENGINE_FAILING
-        return (True, reason, f"{target.name} made no progress within its start-up budget{_trouble(situation)}")
+    found = trouble(situation, target.hash)
+    if found and found.hopeless:
+        return (True, found.reason, found.message)
+    if deadline_exceeded(situation, target.hash):
+        reason, message = (found.reason, f". {found.message}") if found else (Reason.ENGINE_FAILING, "")
+        return (True, reason, f"{target.name} made no progress within its start-up budget{message}")
     return (False, Reason.NOT_STALLED, "No human is needed")
 
 
@@ -133,61 +139,12 @@ def metrics_available(situation: Situation) -> Verdict:
 
 def rollout_healthy(situation: Situation) -> Verdict:
     """The rollout under way goes well."""
-    if situation.candidate is None or situation.stable is None:
+    left, target = unfinished(situation), situation.target
+    if target is None or left is None or (left[0] is not Reason.ROLLOUT_IN_PROGRESS and situation.candidate is None):
         return (True, Reason.NO_ROLLOUT, "No rollout is under way")
-    failing = [pod for pod in _pods(situation, situation.candidate.hash) if _failing(pod)]
-    if failing:
-        return (False, Reason.ENGINE_FAILING, _explain(failing[0]))
-    return (True, Reason.PROGRESSING, f"{situation.candidate.name} is being tried")
-
-
-def _pods(situation: Situation, revision: str) -> list[Pod]:
-    return [pod for pod in engines(situation.snapshot.pods) if pod.revision == revision and not pod.terminating]
-
-
-def _loading(pod: Pod) -> bool:
-    return not pod.ready and pod.restarts == 0 and not _failing(pod)
-
-
-def _failing(pod: Pod) -> bool:
-    return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or pod.waiting_reason in _FAILURES)
-
-
-_FAILURES = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-    }
-)
-
-
-def _explain(pod: Pod) -> str:
-    """No number that moves on while the trouble lasts: a message that changes is a write."""
-    state = pod.unschedulable or pod.waiting_reason or ("keeps restarting" if pod.restarts else pod.phase)
-    return f"Pod {pod.name}: {state}" + (f": {pod.message}" if pod.message and pod.message != state else "")
-
-
-def _troubled(situation: Situation) -> Pod | None:
-    """The first pod with a problem worth naming."""
-    pods = sorted(engines(situation.snapshot.pods), key=lambda pod: pod.name)
-    return next((pod for pod in pods if not pod.terminating and (pod.unschedulable or _failing(pod))), None)
-
-
-def _trouble(situation: Situation) -> str:
-    """The same as a sentence to append."""
-    pod = _troubled(situation)
-    return f". {_explain(pod)}" if pod else ""
-
-
-def _deadline_exceeded(workload: Object) -> bool:
-    return any(
-        item.get("type") == "Progressing" and item.get("status") == "False" and item.get("reason") == "ProgressDeadlineExceeded"
-        for item in (workload.get("status") or {}).get("conditions") or ()
-    )
+    if found := trouble(situation, target.hash):
+        return (False, found.reason, found.message)
+    return (True, Reason.PROGRESSING, left[1])
 
 
 def _budget(target: Record) -> str:

@@ -24,6 +24,14 @@ NOT_MEASURED = MetricsHealth(None, Reason.NOT_MEASURED, "The first measurement i
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why nothing may be written: it needs a human."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """Nothing here is read from a clock or a file by the planner."""
 
@@ -33,3 +41,5 @@ class Context:
     figures: Mapping[str, float] | None = None
     """Figures of the stable revision worth showing from now on, by status field; None: what is shown stands."""
     metrics: MetricsHealth = NOT_MEASURED
+    refusal: Obstacle | None = None
+    """What the API server refused when the last plan was carried out, just now."""

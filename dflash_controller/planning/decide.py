@@ -16,7 +16,7 @@ from dflash_controller.engines.resolve import resolve
 from dflash_controller.planning import obstacles
 from dflash_controller.planning.children import shared_children
 from dflash_controller.planning.conditions import stalled
-from dflash_controller.planning.context import Context
+from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.intent import Draft, stable_record, wanted_revision
 from dflash_controller.planning.ownership import adoptions, being_deleted, foreign
 from dflash_controller.planning.plan import Create, Event, Plan, Step
@@ -24,7 +24,7 @@ from dflash_controller.planning.pools import pools
 from dflash_controller.planning.record import Record, read
 from dflash_controller.planning.revisions import lost_revisions, move_states, new_revision
 from dflash_controller.planning.rollout import Budget, next_replicas, rollout_goals
-from dflash_controller.planning.situation import Obstacle, Situation
+from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.snapshot import Snapshot
 from dflash_controller.planning.status import status
 from dflash_controller.planning.workloads import clean_up, workload_steps
@@ -61,6 +61,8 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
     wanted = _wanted(situation, spec)
     if isinstance(wanted, Obstacle):
         return _blocked(situation, wanted)
+    if context.refusal is not None:
+        return _blocked(situation, context.refusal)
     if defaults.suspended(spec):
         return _suspended(situation, wanted)
     return _carry_on(situation, spec, wanted)

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_controller.api.conditions import Reason, shorten
+from dflash_controller.api.types import as_written
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.snapshot import Object
 
+_LATER = ("analysis", "automaticRollback", "deadline", "onInconclusive", "paused", "probe", "window")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -37,6 +39,8 @@ def notices(situation: Situation) -> list[dict[str, str]]:
             )
         if newer := _newer_defaults(situation, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
+    if idle := _not_acted_upon(situation):
+        found.append((Reason.NOT_ACTED_UPON, f"This release checks and stores, but does not act upon, {', '.join(idle)}"))
     if changed := foreign_template_keys(situation):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
@@ -55,6 +59,16 @@ def _newer_defaults(situation: Situation, target: Record) -> str | None:
     if (version, image) == (runs.version, runs.image):
         return None
     return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
+
+
+def _not_acted_upon(situation: Situation) -> list[str]:
+    """Fields the user set in the belief that they do something."""
+    spec = situation.spec
+    if spec is None:
+        return []
+    auto = ["spec.tuning.mode Auto"] if spec.tuning.mode == "Auto" else []
+    rollout = as_written(spec).get("rollout") or {}
+    return auto + [f"spec.rollout.{name}" for name in _LATER if name in rollout]
 
 
 def foreign_template_keys(situation: Situation) -> list[str]:

@@ -9,9 +9,8 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.planning.context import Context
+from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.ownership import controller
-from dflash_controller.planning.situation import Obstacle
 from dflash_controller.planning.snapshot import Object
 
 
@@ -55,6 +54,13 @@ def leader_worker_set_missing() -> Obstacle:
         Reason.LEADER_WORKER_SET_MISSING,
         "spec.parallelism.nodes: the cluster does not serve LeaderWorkerSet. Install LeaderWorkerSet 0.9 or later, or set it to 1",
     )
+
+
+def refused(message: str, *, forbidden: bool) -> Obstacle:
+    """The API server refused a child: the spec holds something only it could find wrong, or the operator lacks a right."""
+    if forbidden:
+        return Obstacle(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
+    return Obstacle(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Mend the field it names")
 
 
 def revisions_unreadable(objects: Sequence[Object]) -> Obstacle:

@@ -60,14 +60,28 @@ def foreign(children: Iterable[Object], deployment: Object) -> list[Object]:
 
 
 def adoptions(children: Iterable[Object], deployment: Object) -> list[Adopt]:
-    """One write for each orphan: references to earlier controllers go, others stay. ControllerRevisions first, since they are the state."""
-    own = owner_reference(deployment)
-    orphans = [child for child in children if not is_ours(child, deployment) and is_adoptable(child, deployment)]
+    """One write for each orphan, and for each child that lost the label it is found by.
+
+    References to earlier controllers go, others stay. ControllerRevisions first, since they are the state.
+    """
+    own, labels = owner_reference(deployment), names.child_labels(deployment["metadata"]["name"])
+    ours = [child for child in children if is_ours(child, deployment) or is_adoptable(child, deployment)]
+    orphans = [child for child in ours if not _settled(child, own, labels)]
     orphans.sort(key=lambda child: (child["kind"] != "ControllerRevision", child["kind"], child["metadata"]["name"]))
     return [
-        Adopt(ref(child), (*(owner for owner in child["metadata"].get("ownerReferences") or () if not owner.get("controller")), own))
+        Adopt(
+            ref(child),
+            (*(owner for owner in child["metadata"].get("ownerReferences") or () if not owner.get("controller")), own),
+            labels,
+        )
         for child in orphans
     ]
+
+
+def _settled(child: Object, own: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    owner = controller(child)
+    found = (child["metadata"].get("labels") or {}).get(names.LABEL_DEPLOYMENT)
+    return owner is not None and owner.get("uid") == own["uid"] and found == labels[names.LABEL_DEPLOYMENT]
 
 
 def being_deleted(child: Object) -> bool:

@@ -24,10 +24,11 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Make the deployment the only controller of a child (merge patch of ownerReferences, fenced)."""
+    """Make the deployment the only controller of a child, with the labels it is found by (merge patch, fenced)."""
 
     ref: Ref
     owner_references: tuple[Mapping[str, Any], ...]
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

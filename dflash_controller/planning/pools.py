@@ -12,8 +12,8 @@ LEADER_WORKER_SET = "LeaderWorkerSet"
 
 
 def revision_of(workload: Object) -> str:
-    """The revision hash a workload runs."""
-    return str((workload["metadata"].get("labels") or {}).get(names.LABEL_REVISION, ""))
+    """The hash of the revision that a workload runs or a ControllerRevision stores: the end of its name, which nobody can edit."""
+    return str(workload["metadata"]["name"]).rpartition("-")[2]
 
 
 def engines(pods: Sequence[Pod]) -> list[Pod]:

@@ -80,7 +80,7 @@ def read(revision: Object) -> Record | None:
         if data["format"] > FORMAT:
             return None
         return Record(
-            hash=metadata["labels"][names.LABEL_REVISION],
+            hash=metadata["name"].rpartition("-")[2],
             number=int(revision.get("revision", 0)),
             state=State(annotations.get(names.ANNOTATION_STATE, State.SUPERSEDED)),
             inputs=data["inputs"],

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dflash_controller.api.conditions import Reason
 from dflash_controller.api.types import Spec
-from dflash_controller.planning.context import Context
+from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.rollout import Budget, Pool
 from dflash_controller.planning.snapshot import Object, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Why nothing may be written: it needs a human."""
-
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

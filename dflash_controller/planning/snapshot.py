@@ -60,7 +60,10 @@ class Snapshot:
     workloads: tuple[Object, ...] = ()
     """apps/v1 Deployments and leaderworkerset.x-k8s.io/v1 LeaderWorkerSets, one per revision."""
     others: tuple[Object, ...] = ()
-    """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor. Also objects without our label that hold a name we need."""
+    """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor.
+
+    As among revisions and workloads, an object without our label may be here: it holds a name we need.
+    """
     pods: tuple[Pod, ...] = ()
     live: bool = False
     """True when the children were read from the API server for this very decision, False when they come from the store."""

@@ -79,11 +79,12 @@ class WorkQueue(Generic[K]):
         for key in keys:
             self.add(key)
 
-    def retry(self, key: K) -> float:
+    def retry(self, key: K, first_backoff_s: float | None = None) -> float:
         """Add the key after a failure: twice as long after each one in a row, with jitter. Returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay: float = min(self._first_backoff_s * 2 ** min(failures, 30), self._longest_backoff_s) * self._jitter()
+        first_s = self._first_backoff_s if first_backoff_s is None else first_backoff_s
+        delay: float = min(first_s * 2 ** min(failures, 30), self._longest_backoff_s) * self._jitter()
         self.add(key, delay)
         return delay
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dflash_controller.catalog import Catalog
+from dflash_controller.cluster.errors import Forbidden, Invalid
 from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.planning.context import Context
+from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.decide import decide
+from dflash_controller.planning.obstacles import refused
 from dflash_controller.planning.plan import Plan
 from dflash_controller.planning.snapshot import Key, Snapshot
 from dflash_controller.runtime.measurements import Measurements
@@ -53,19 +55,26 @@ class Reconciler:
         Before a step that takes capacity or history away, the deployment's objects are read anew and the plan is made again from them.
         A plan that wrote something is followed by another look: the watch brings no news of the operator's own writes.
         """
-        snapshot = self._store.snapshot(key)
+        # An object that holds a needed name is not watched, so it is looked at each time.
+        snapshot = await self._reader.refresh(key) if self._store.claims(key) else self._store.snapshot(key)
         plan = self._plan(snapshot)
-        if plan.irreversible:
+        if plan.irreversible and not snapshot.live:
             snapshot = await self._reader.refresh(key)
             plan = self._plan(snapshot)
-        result = await self._executor.execute(plan, snapshot)
-        self._show(key, snapshot)
+        try:
+            result = await self._executor.execute(plan, snapshot)
+        except (Forbidden, Invalid) as error:
+            # Said in the status, and tried again: a right may be granted, a CustomResourceDefinition upgraded.
+            refusal = refused(error.message, forbidden=isinstance(error, Forbidden))
+            await self._executor.execute(self._plan(snapshot, refusal), snapshot)
+            raise
+        self._show(key)
         if result.writes > result.status_written:
             return 0.0
         waits = [wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None]
         return min(waits, default=None)
 
-    def _plan(self, snapshot: Snapshot) -> Plan:
+    def _plan(self, snapshot: Snapshot, refusal: Obstacle | None = None) -> Plan:
         deployment = snapshot.deployment
         if deployment is None:
             return Plan()
@@ -78,10 +87,11 @@ class Reconciler:
                 catalog=self._catalog,
                 figures=self._measurements.worth_showing(snapshot.key, stable),
                 metrics=self._measurements.health(snapshot.key),
+                refusal=refusal,
             ),
         )
 
-    def _show(self, key: Key, snapshot: Snapshot) -> None:
+    def _show(self, key: Key) -> None:
         deployment = self._store.snapshot(key).deployment
         if deployment is None:
             self._metrics.forget(key)

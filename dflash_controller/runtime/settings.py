@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.engines import ENGINES
 
 PREFIX = "DFLASH_"
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -16,6 +19,7 @@ _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount
 Seconds = Annotated[float, Field(gt=0)]
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 """What the kubelet adds for each Service of the namespace: one called dflash-x gives DFLASH_X_SERVICE_HOST, DFLASH_X_PORT and so on."""
+_FILES = tuple(f"prometheus_{name}_file" for name in ("bearer_token", "basic_auth", "ca", "cert", "key"))
 _LISTS = ("namespaces", "allowed_host_paths")
 
 
@@ -98,6 +102,27 @@ class Settings(BaseModel):
             if not path.startswith("/") or ".." in path.split("/"):
                 raise ValueError(f"{path!r} is not an absolute path without '..'")
         return paths
+
+    @field_validator("sglang_version", "vllm_version")
+    @classmethod
+    def _release(cls, version: str | None, info: ValidationInfo) -> str | None:
+        if version is not None and isinstance(problem := ENGINES[str(info.field_name).partition("_")[0]].dialect(version), Problem):
+            raise ValueError(f"{problem.message}. {problem.remedy}")
+        return version
+
+    @field_validator("sglang_image", "vllm_image")
+    @classmethod
+    def _template(cls, image: str | None) -> str | None:
+        if image is not None and "{version}" not in image:
+            raise ValueError("must contain {version}, or every release would run the same image")
+        return image
+
+    @field_validator(*_FILES)
+    @classmethod
+    def _readable(cls, path: str | None) -> str | None:
+        if path is not None and not os.access(path, os.R_OK):
+            raise ValueError("is not a file that can be read")
+        return path
 
     @field_validator("prometheus_matcher", mode="before")
     @classmethod

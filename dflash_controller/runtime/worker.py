@@ -11,6 +11,9 @@ from dflash_controller.planning.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
 
+CONFLICT_BACKOFF_S = 0.05
+"""After a conflict nothing is wrong: the store has been corrected, and only a quarrel that goes on deserves a pause."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +44,7 @@ class Worker:
                 self._queue.add(key, max(again_s, 0.0))
         except PlanConflict as conflict:
             result = "conflict"
-            delay_s = self._queue.retry(key)
+            delay_s = self._queue.retry(key, CONFLICT_BACKOFF_S)
             log.info("%s: planning again in %.1f s: %s", key, delay_s, conflict, extra={"deployment": str(key)})
         except LostLeadership as lost:
             self._metrics.failed("LostLeadership")

@@ -303,7 +303,7 @@ async def test_a_plan_may_write_twice_to_one_object(operator: Operator) -> None:
     adopted = service(namespace)
     adopted["spec"]["publishNotReadyAddresses"] = True
     adopted["metadata"]["ownerReferences"] = [owner]
-    result = await operator.run(Adopt(ref(orphan), (owner,)), Apply(adopted, fence=ref(orphan), fenced=True))
+    result = await operator.run(Adopt(ref(orphan), (owner,), names.child_labels("demo")), Apply(adopted, fence=ref(orphan), fenced=True))
     assert result.writes == 2
     after = await operator.read(kinds.SERVICE)
     assert (after["metadata"]["ownerReferences"], after["spec"]["publishNotReadyAddresses"]) == ([owner], True)

@@ -200,3 +200,56 @@ def test_an_operator_that_was_away_catches_up(start_operator: StartOperator, kub
     operator.start().wait_to_lead()
     wait_until(lambda: status(kubectl)["serving"] == "2/2", "two replicas")
     assert get(kubectl, "service", "chat")
+
+
+@pytest.mark.parametrize("kind", ["deployment", "controllerrevision", "service"])
+def test_a_child_that_lost_its_label_is_found_by_its_name_and_gets_it_back(
+    kind: str, start_operator: StartOperator, kubectl: Kubectl
+) -> None:
+    start_operator()
+    kubectl("apply", "-f", "-", input=manifest(replicas=2))
+    ready(kubectl)
+    pods = {pod["metadata"]["uid"] for pod in get(kubectl, "pods")["items"]}
+    name = "chat" if kind == "service" else status(kubectl)["stableRevision"]
+    kubectl("label", f"{kind}/{name}", "serving.dflash.io/deployment-")
+    labelled = lambda: get(kubectl, kind, name)["metadata"].get("labels", {}).get("serving.dflash.io/deployment") == "chat"  # noqa: E731
+    wait_until(labelled, "the label")
+    kubectl("scale", "dfd/chat", "--replicas=3")
+    wait_until(lambda: status(kubectl)["serving"] == "3/3", "three replicas")
+    assert pods <= {pod["metadata"]["uid"] for pod in get(kubectl, "pods")["items"]}
+
+
+def test_what_the_api_server_refuses_below_is_told_in_the_status(start_operator: StartOperator, kubectl: Kubectl) -> None:
+    start_operator()
+    kubectl("apply", "-f", "-", input=manifest(scheduling={"affinity": {"nodeAffinity": {"foo": 1}}}))
+    wait_until(lambda: condition(kubectl, "Stalled")[:2] == ("True", "InvalidSpec"), "Stalled")
+    assert "nodeAffinity.foo" in condition(kubectl, "Stalled")[2]
+    kubectl("patch", "dfd/chat", "--type=json", "-p", '[{"op":"remove","path":"/spec/scheduling"}]')
+    ready(kubectl)
+    assert condition(kubectl, "Stalled")[0] == "False"
+
+
+def test_pods_that_cannot_be_made_are_not_called_starting(start_operator: StartOperator, kubectl: Kubectl) -> None:
+    start_operator()
+    kubectl("apply", "-f", "-", input=manifest(scheduling={"priorityClassName": "nope"}))
+    wait_until(lambda: condition(kubectl, "Stalled")[:2] == ("True", "PodsRefused"), "Stalled")
+    assert "no PriorityClass with name nope" in condition(kubectl, "Ready")[2]
+
+
+def test_ready_waits_for_every_replica_of_a_scaling_and_names_the_scheduler(start_operator: StartOperator, kubectl: Kubectl) -> None:
+    start_operator()
+    kubectl("apply", "-f", "-", input=manifest(replicas=2, accelerator={"product": "NVIDIA-B200"}, parallelism={"tensor": 8}))
+    ready(kubectl)
+    kubectl("scale", "dfd/chat", "--replicas=40")
+    wait_until(lambda: condition(kubectl, "Ready")[:2] == ("False", "InsufficientAccelerators"), "the scheduler's word")
+    assert "Insufficient nvidia.com/gpu" in condition(kubectl, "Ready")[2]
+
+
+def test_a_name_that_becomes_free_is_taken_without_a_restart(start_operator: StartOperator, kubectl: Kubectl) -> None:
+    kubectl("create", "service", "clusterip", "chat", "--tcp=80:80")
+    start_operator()
+    kubectl("apply", "-f", "-", input=manifest())
+    wait_until(lambda: condition(kubectl, "Stalled")[:2] == ("True", "NameTaken"), "Stalled")
+    kubectl("delete", "service/chat")
+    kubectl("annotate", "dfd/chat", "look=again")
+    ready(kubectl)

@@ -157,4 +157,4 @@ def test_reset_leaves_nodes_and_stages_as_they_were_and_no_workload(second: Clus
     assert [node["metadata"]["name"] for node in second.get("nodes")["items"]] == ["b200-0"]
     assert "unschedulable" not in second.get("node", "b200-0")["spec"]
     second.apply_yaml(TOLERANT, second.create_namespace())
-    second.kubectl("wait", "pod", "--all", "--all-namespaces", "--for=condition=Ready", "--timeout=20s")
+    second.kubectl("wait", "pod", "--all", "--all-namespaces", "--for=condition=Ready", "--timeout=60s")

@@ -60,7 +60,7 @@ def test_the_audit_log_counts_each_request_by_its_user(cluster: Cluster, namespa
 def test_a_killed_api_server_comes_back_with_its_state_and_acts_at_once(cluster: Cluster, namespace: str) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "before"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     cluster.apply_yaml(pod, namespace)
-    cluster.kubectl("wait", "pod/before", "--for=condition=Ready", "--namespace", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "pod/before", "--for=condition=Ready", "--namespace", namespace, "--timeout=60s")
     identity = cluster.service_account_kubeconfig(namespace, "default")
 
     cluster.control_plane.kill_apiserver()
@@ -71,7 +71,7 @@ def test_a_killed_api_server_comes_back_with_its_state_and_acts_at_once(cluster:
 
     assert service_account_user(namespace, "default") in cluster.kubectl("auth", "whoami", kubeconfig=identity)
     cluster.apply_yaml({**pod, "metadata": {"name": "after"}}, namespace)
-    cluster.kubectl("wait", "pod/after", "pod/before", "--for=condition=Ready", "--namespace", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "pod/after", "pod/before", "--for=condition=Ready", "--namespace", namespace, "--timeout=60s")
     addresses = [cluster.get("pod", name, "--namespace", namespace)["status"]["podIP"] for name in ("before", "after")]
     assert addresses[0] != addresses[1]
 

@@ -125,7 +125,7 @@ def test_a_deleted_pod_drains_for_its_time_but_not_beyond_its_grace_period(clust
     cluster.kubectl("delete", "pod", "lasting", "capped", "--namespace", namespace, "--wait=false")
     assert is_ready(lasting())
     assert lasting()["metadata"]["deletionTimestamp"]
-    cluster.kubectl("wait", "pod", "lasting", "capped", "--for=delete", "--namespace", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "pod", "lasting", "capped", "--for=delete", "--namespace", namespace, "--timeout=60s")
     assert 0.9 < time.monotonic() - began < 6
 
 
@@ -141,7 +141,7 @@ def test_a_failed_node_holds_its_pods_until_it_recovers(cluster: Cluster, namesp
         assert pod()["metadata"]["deletionTimestamp"]
     finally:
         cluster.recover_node(node)
-    kubectl("wait", "pod", "stranded", "--for=delete", "--timeout=20s")
+    kubectl("wait", "pod", "stranded", "--for=delete", "--timeout=60s")
 
 
 def test_stages_can_be_changed_while_the_cluster_runs(cluster: Cluster, make_pod: MakePod, kubectl: Kubectl) -> None:
@@ -162,4 +162,4 @@ def test_stages_can_be_changed_while_the_cluster_runs(cluster: Cluster, make_pod
 def test_claims_of_the_default_storage_class_are_bound(cluster: Cluster, namespace: str, kubectl: Kubectl) -> None:
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}}
     cluster.apply_yaml({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"}, "spec": claim}, namespace)
-    kubectl("wait", "pvc", "weights", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    kubectl("wait", "pvc", "weights", "--for=jsonpath={.status.phase}=Bound", "--timeout=60s")

@@ -36,7 +36,7 @@ def pods(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
         container = {"name": "engine", "image": "engine", "ports": [{"containerPort": 8000}, {"containerPort": 9}]}
         metadata = {"name": name, "labels": {"serving.dflash.io/deployment": "chat"}}
         cluster.apply_yaml({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}, namespace)
-    cluster.kubectl("wait", "pod", "--all", "--for=condition=Ready", "--namespace", namespace, "--timeout=20s")
+    cluster.kubectl("wait", "pod", "--all", "--for=condition=Ready", "--namespace", namespace, "--timeout=60s")
     found = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in cluster.get("pods", "--namespace", namespace)["items"]}
     servers = {name: ThreadingHTTPServer((address, 0), _Metrics) for name, address in found.items()}
     for name, server in servers.items():

@@ -133,8 +133,9 @@ class World:
                 if revision is not None:
                     item["revision"] = revision
                 self._touch(item)
-            case Adopt(ref, owners):
+            case Adopt(ref, owners, labels):
                 item = self._fenced(ref)
+                item["metadata"]["labels"] |= labels
                 item["metadata"]["ownerReferences"] = [dict(owner) for owner in owners]
                 self._touch(item)
             case Delete(ref):

@@ -22,11 +22,13 @@ requests_total{verb="get",code="404"} 4
 
 
 def event(verb: str, resource: str, name: str, second: float, code: int = 200, **ref: str) -> dict[str, Any]:
+    """A request that came at ``second`` and was answered 0.125 s later."""
     return {
         "verb": verb,
         "objectRef": {"resource": resource, "name": name, **ref},
         "responseStatus": {"code": code},
-        "stageTimestamp": f"2026-01-01T00:00:{second:09.6f}Z",
+        "requestReceivedTimestamp": f"2026-01-01T00:00:{second:09.6f}Z",
+        "stageTimestamp": f"2026-01-01T00:00:{second + 0.125:09.6f}Z",
     }
 
 
@@ -54,9 +56,9 @@ def test_a_delay_ends_with_the_first_write_to_each_kind_of_child() -> None:
     changes = [event("patch", "dflashdeployments", "m1", 1), event("patch", "dflashdeployments", "m12", 1)]
     writes = [
         event("patch", "services", "m1", 0.5),
-        event("patch", "services", "m1", 1.25),
+        event("patch", "services", "m1", 1.125),
         event("patch", "services", "m1", 9),
-        event("create", "deployments", "m1-rabcdefg", 1.5),
+        event("create", "deployments", "m1-rabcdefg", 1.375),
         event("patch", "deployments", "m1-rabcdefg", 2),
         event("patch", "services", "m12", 1.75, code=409),
     ]

@@ -115,7 +115,6 @@ def test_a_reconcile_that_asks_for_another_look_gets_it() -> None:
 @pytest.mark.parametrize(
     ("error", "counted"),
     [
-        (PlanConflict("moved"), 'dflash_reconcile_total{result="conflict"} 3.0'),
         (Unavailable(503, "ServiceUnavailable", "later"), 'dflash_reconcile_errors_total{reason="Unavailable"} 3.0'),
         (Invalid(422, "Invalid", "no"), 'dflash_reconcile_errors_total{reason="Invalid"} 3.0'),
         (KeyError("bug"), 'dflash_reconcile_errors_total{reason="KeyError"} 3.0'),
@@ -126,6 +125,14 @@ def test_a_failure_is_counted_and_tried_again_later_and_later(error: Exception, 
     script = Script(failing(error), failing(error), failing(error), lambda: None)
     assert run_in_virtual_time(play(script, metrics, 100.0)) == [0.0, 1.0, 3.0, 7.0]
     assert counted in lines(metrics)
+
+
+def test_a_conflict_is_planned_again_almost_at_once_and_less_eagerly_if_it_goes_on() -> None:
+    metrics = Metrics()
+    script = Script(*[failing(PlanConflict("moved"))] * 3, lambda: None)
+    times = run_in_virtual_time(play(script, metrics, 100.0))
+    assert times == pytest.approx([0.0, 0.05, 0.15, 0.35])
+    assert 'dflash_reconcile_total{result="conflict"} 3.0' in lines(metrics)
 
 
 def test_a_reconcile_without_leadership_is_not_tried_again() -> None:
