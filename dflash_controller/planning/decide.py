@@ -39,7 +39,8 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
     if deployment is None or being_deleted(deployment):
         return Plan()
     spec = parse_spec(deployment)
-    records = tuple(record for item in snapshot.revisions if (record := read(item)))
+    stored = [(item, read(item)) for item in snapshot.revisions]
+    records = tuple(record for _, record in stored if record is not None)
     situation = Situation(
         snapshot,
         deployment,
@@ -56,7 +57,7 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
 
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
         return replace(_blocked(situation, obstacles.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
-    if unreadable := [item for item in snapshot.revisions if read(item) is None]:
+    if unreadable := [item for item, record in stored if record is None]:
         return _blocked(situation, obstacles.revisions_unreadable(unreadable))
     wanted = _wanted(situation, spec)
     if isinstance(wanted, Obstacle):

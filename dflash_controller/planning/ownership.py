@@ -43,7 +43,7 @@ def is_ours(child: Object, deployment: Object) -> bool:
 def is_adoptable(child: Object, deployment: Object) -> bool:
     """Ours by label and without a controller, or controlled by an earlier deployment of the same name (a restore from backup)."""
     metadata = deployment["metadata"]
-    if (child["metadata"].get("labels") or {}).get(names.LABEL_DEPLOYMENT) != metadata["name"]:
+    if not _is_labelled(child, deployment):
         return False
     owner = controller(child)
     return owner is None or (
@@ -66,7 +66,7 @@ def adoptions(children: Iterable[Object], deployment: Object) -> list[Adopt]:
     """
     own, labels = owner_reference(deployment), names.child_labels(deployment["metadata"]["name"])
     ours = [child for child in children if is_ours(child, deployment) or is_adoptable(child, deployment)]
-    orphans = [child for child in ours if not _settled(child, own, labels)]
+    orphans = [child for child in ours if not (is_ours(child, deployment) and _is_labelled(child, deployment))]
     orphans.sort(key=lambda child: (child["kind"] != "ControllerRevision", child["kind"], child["metadata"]["name"]))
     return [
         Adopt(
@@ -78,10 +78,9 @@ def adoptions(children: Iterable[Object], deployment: Object) -> list[Adopt]:
     ]
 
 
-def _settled(child: Object, own: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    owner = controller(child)
-    found = (child["metadata"].get("labels") or {}).get(names.LABEL_DEPLOYMENT)
-    return owner is not None and owner.get("uid") == own["uid"] and found == labels[names.LABEL_DEPLOYMENT]
+def _is_labelled(child: Object, deployment: Object) -> bool:
+    labels = child["metadata"].get("labels") or {}
+    return bool(labels.get(names.LABEL_DEPLOYMENT) == deployment["metadata"]["name"])
 
 
 def being_deleted(child: Object) -> bool:

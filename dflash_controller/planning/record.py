@@ -20,6 +20,7 @@ from dflash_controller.api import names
 from dflash_controller.api.inputs import canonical
 from dflash_controller.api.speculation import Speculation, parse_speculation
 from dflash_controller.engines.resolved import Resolved
+from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.snapshot import Object
 
 FORMAT = 1
@@ -80,7 +81,7 @@ def read(revision: Object) -> Record | None:
         if data["format"] > FORMAT:
             return None
         return Record(
-            hash=metadata["name"].rpartition("-")[2],
+            hash=revision_of(revision),
             number=int(revision.get("revision", 0)),
             state=State(annotations.get(names.ANNOTATION_STATE, State.SUPERSEDED)),
             inputs=data["inputs"],

@@ -117,5 +117,4 @@ def next_number(records: Sequence[Record]) -> int:
 
 def _taken(situation: Situation) -> set[str]:
     """Hashes in use, also by objects that cannot be read as a record."""
-    metadata = [item["metadata"] for item in (*situation.snapshot.revisions, *situation.snapshot.workloads)]
-    return {str(item["name"]).removeprefix(f"{situation.snapshot.key.name}-") for item in metadata}
+    return {revision_of(item) for item in (*situation.snapshot.revisions, *situation.snapshot.workloads)}
