@@ -15,7 +15,7 @@ CRD := crds/serving.dflash.io_dflashdeployments.yaml
 
 .PHONY: help
 help: ## Show this help
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.lock
 	@echo "==> Python environment in $(VENV)"
@@ -31,6 +31,10 @@ binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once
 .PHONY: demo
 demo: $(STAMP) binaries ## Serve a model on a local control plane, end to end (KEEP=1 leaves it running)
 	@$(BIN)/python -m testbed.demo $(if $(KEEP),--keep)
+
+.PHONY: demo-rollout
+demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back
+	@$(BIN)/python -m testbed.demo_rollout
 
 .PHONY: demo-down
 demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
@@ -67,6 +71,10 @@ e2e: $(STAMP) binaries ## The slow end-to-end level: kill points, outages, settl
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line
 	@$(BIN)/python -m benchmarks.fleet
+
+.PHONY: bench-rollout
+bench-rollout: $(STAMP) ## Measure false promotions and rollbacks by simulation; one JSON line
+	@$(BIN)/python -m benchmarks.rollout
 
 .PHONY: lock
 lock: $(STAMP) ## Renew both lock files from pyproject.toml

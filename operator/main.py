@@ -25,12 +25,14 @@ from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.lease import Elector, LeaseTiming, SoleCandidate
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
+from dflash_controller.observe.probe.run import Probe
 from dflash_controller.planning.snapshot import Key
 from dflash_controller.runtime.choices import metrics_source, operator_defaults, show_settings
 from dflash_controller.runtime.lead import lead, wait_to_lead
 from dflash_controller.runtime.logs import configure_logging
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.prober import Prober
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.reconcile import Reconciler
 from dflash_controller.runtime.resync import Resync
@@ -72,8 +74,17 @@ async def run(settings: Settings) -> bool:
         events = EventRecorder(client, instance=settings.pod_name, clock=time.monotonic, now=lambda: datetime.datetime.now(datetime.UTC))
         executor = Executor(client, store, events, still_leader=candidate.is_leader, clock=time.monotonic)
         measurements = Measurements(store, metrics_source(settings), queue.add_all, show_settings(settings))
+        prober = Prober(Probe(), queue.add)
         reconciler = Reconciler(
-            store, reader, executor, measurements, metrics, defaults=operator_defaults(settings), catalog=Catalog.load()
+            store,
+            reader,
+            executor,
+            measurements,
+            metrics,
+            prober,
+            defaults=operator_defaults(settings),
+            catalog=Catalog.load(),
+            warm_up_s=settings.warm_up_seconds,
         )
         resync = Resync(reader, store, executor, queue, metrics, interval_s=settings.resync_seconds)
         sink = EventSink(store, enqueue=queue.add, arrived=metrics.event_arrived, opened=resync.watch_opened)
@@ -88,7 +99,7 @@ async def run(settings: Settings) -> bool:
             queue=queue,
             worker=Worker(reconciler, queue, metrics),
             workers=settings.workers,
-            background=(measurements.collector.run(),),
+            background=(measurements.collector.run(), prober.run()),
         )
 
 

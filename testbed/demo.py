@@ -10,14 +10,14 @@ import argparse
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from openai import OpenAI
 
 from testbed import binaries
 from testbed.cluster import Cluster
+from testbed.demo_rollout import SETTINGS, rollouts
+from testbed.narration import say, step
 from testbed.operator_process import ROOT, OperatorProcess, install_chart
 from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
@@ -40,56 +40,57 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
-        with _step("A control plane, with 8 nodes of 8 B200 GPUs"):
+        with step("A control plane, with 8 nodes of 8 B200 GPUs"):
             cluster = stack.enter_context(Cluster(KEPT if options.keep else None))
-        with _step("Prometheus"):
+        with step("Prometheus"):
             prometheus = Prometheus(cluster, scrape_interval_s=1.0).start()
-        with _step("The engine simulator, which plays every engine pod"):
+        with step("The engine simulator, which plays every engine pod"):
             simulator = SimulatorProcess(cluster).start()
-        with _step("helm install: CRD, ServiceAccount and RBAC of charts/dflash-operator"):
+        with step("helm install: CRD, ServiceAccount and RBAC of charts/dflash-operator"):
             install_chart(cluster)
-        with _step("The operator, under that ServiceAccount"):
-            settings = {"prometheus_url": prometheus.url, "scrape_seconds": "2", "metrics_window_seconds": "16", "log_format": "text"}
+        with step("The operator, under that ServiceAccount"):
+            settings = {**SETTINGS, "prometheus_url": prometheus.url}
             operator = OperatorProcess(cluster, settings).start().wait_to_lead()
         _show(cluster)
+        rollouts(cluster, simulator)
         if options.keep:
             cluster.keep()
             _look_around(cluster, operator, prometheus, simulator)
         else:
-            with _step("Cleaning up"):
+            with step("Cleaning up"):
                 cluster.stop()
     return 0
 
 
 def _show(cluster: Cluster) -> None:
-    with _step(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}"):
-        _say(cluster.kubectl("apply", "-f", str(EXAMPLE)))
-    with _step(f"kubectl wait --for=condition=Ready dfd/{NAME}"):
-        _say(cluster.kubectl("wait", "--for=condition=Ready", f"dfd/{NAME}", "--timeout=60s"))
+    with step(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}"):
+        say(cluster.kubectl("apply", "-f", str(EXAMPLE)))
+    with step(f"kubectl wait --for=condition=Ready dfd/{NAME}"):
+        say(cluster.kubectl("wait", "--for=condition=Ready", f"dfd/{NAME}", "--timeout=60s"))
     pods = cluster.get("pods", "-l", f"serving.dflash.io/deployment={NAME}")["items"]
-    with _step("What the pods run (exactly what this engine release needs)"):
+    with step("What the pods run (exactly what this engine release needs)"):
         container = pods[0]["spec"]["containers"][0]
-        _say(" \\\n  ".join([" ".join(container["command"]), *container["args"]]))
+        say(" \\\n  ".join([" ".join(container["command"]), *container["args"]]))
     urls = [f"http://{pod['status']['podIP']}:{container['ports'][0]['containerPort']}" for pod in pods]
-    with _step("A chat completion through the OpenAI client"):
+    with step("A chat completion through the OpenAI client"):
         client = OpenAI(base_url=f"{urls[0]}/v1", api_key="EMPTY")
         answer = client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "Write a quicksort in Python."}], max_tokens=48
         )
         usage = answer.usage
-        _say(f"{(answer.choices[0].message.content or '')[:160]} …\n({usage.completion_tokens if usage else 0} tokens)")
-    with _step(f"{TRAFFIC_S:.0f} s of traffic: {CONCURRENCY} clients, gsm8k and humaneval prompts"):
+        say(f"{(answer.choices[0].message.content or '')[:160]} …\n({usage.completion_tokens if usage else 0} tokens)")
+    with step(f"{TRAFFIC_S:.0f} s of traffic: {CONCURRENCY} clients, gsm8k and humaneval prompts"):
         measured = asyncio.run(_traffic(urls))
-        _say(json.dumps(measured))
-    with _step("kubectl get dfd -o wide"):
+        say(json.dumps(measured))
+    with step("kubectl get dfd -o wide"):
         wait_until(lambda: _figures(cluster).get("acceptanceLength"), "figures in the status", 30)
-        _say(cluster.kubectl("get", "dfd", "-o", "wide"))
+        say(cluster.kubectl("get", "dfd", "-o", "wide"))
     figures = _figures(cluster)
-    with _step("What the operator measured, beside what the clients saw"):
-        _say(f"acceptance length {figures['acceptanceLength']} (clients: {measured['acceptance_length']:.3g})")
-        _say(f"tokens/s          {figures['tokensPerSecond']} (clients: {measured['tokens_per_second']:.3g})")
-    with _step("What the operator told (events)"):
-        _say(
+    with step("What the operator measured, beside what the clients saw"):
+        say(f"acceptance length {figures['acceptanceLength']} (clients: {measured['acceptance_length']:.3g})")
+        say(f"tokens/s          {figures['tokensPerSecond']} (clients: {measured['tokens_per_second']:.3g})")
+    with step("What the operator told (events)"):
+        say(
             cluster.kubectl(
                 "get", "events", "--field-selector", "involvedObject.kind=DFlashDeployment", "--sort-by=.metadata.creationTimestamp"
             )
@@ -132,18 +133,6 @@ Everything is left running. To look around:
 
 To end it: make demo-down"""
     )
-
-
-@contextmanager
-def _step(title: str) -> Iterator[None]:
-    started = time.monotonic()
-    print(f"\n==> {title}", flush=True)
-    yield
-    print(f"    ({time.monotonic() - started:.1f} s)", flush=True)
-
-
-def _say(text: str) -> None:
-    print("\n".join(f"    {line}" for line in text.rstrip().splitlines()), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from testbed.cluster import Cluster
+from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 
 API_VERSION = "serving.dflash.io/v1alpha1"
+UNJUDGED = {
+    "analysis": {name: {"enabled": False} for name in ("acceptanceLength", "speed", "ttft", "latency", "errors", "restarts")},
+    "probe": {"enabled": False},
+}
+"""Part of ``spec.rollout``: a candidate that serves is promoted. For tests of how replicas are replaced, not of when."""
+JUDGED = {
+    "analysis": {name: {"interval": "1s"} for name in ("acceptanceLength", "ttft", "latency", "errors", "restarts")}
+    | {"speed": {"interval": "1s", "limit": 25}},
+    "probe": {"prompts": 24, "maxTokens": 32, "promptsPerMinute": 6000},
+}
+"""Part of ``spec.rollout``: judged by a probe of some seconds, looked at every second. Answers so short tell little about speed on a
+machine that is busy with the test itself, so its limit is wide."""
 STATE = "serving.dflash.io/state"
 REVISION = "serving.dflash.io/revision"
 _GROUPS = {
     "controllerrevisions": "/apis/apps/v1",
     "deployments": "/apis/apps/v1",
+    "jobs": "/apis/batch/v1",
     "replicasets": "/apis/apps/v1",
     "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1",
     "services": "/api/v1",
@@ -61,6 +77,52 @@ class Deployment:
                 return item["status"], item["reason"], item["message"]
         return "", "", ""
 
+    def rollout(self) -> dict[str, Any]:
+        """``status.rollout``; empty where there is none."""
+        found: dict[str, Any] = self.status().get("rollout") or {}
+        return found
+
+    def wait_phase(self, *phases: str, timeout: float = 40.0) -> dict[str, Any]:
+        """Wait until the newest spec's rollout is in one of the phases. Returns ``status.rollout``."""
+
+        def reached() -> dict[str, Any] | None:
+            found = self.get()
+            status = found.get("status") or {}
+            rollout: dict[str, Any] = status.get("rollout") or {}
+            seen = status.get("observedGeneration") == found["metadata"]["generation"]
+            return rollout if seen and rollout.get("phase") in phases else None
+
+        try:
+            return wait_until(reached, "", timeout, 0.1)
+        except TimeoutError:
+            raise TimeoutError(f"{self.namespace}/{self.name} did not come to {' or '.join(phases)}: {self.rollout()}") from None
+
+    def verdicts(self) -> dict[str, dict[str, Any]]:
+        """``status.rollout.analysis`` by metric."""
+        return {item["metric"]: item for item in self.rollout().get("analysis") or ()}
+
+    def revisions(self) -> dict[str, dict[str, Any]]:
+        """``status.revisions`` by name."""
+        return {item["name"]: item for item in self.status().get("revisions") or ()}
+
+    def history(self, revision: str) -> list[tuple[str, str, str]]:
+        """Origin, outcome and reason of each change of a revision's state (its whole name), oldest first."""
+        found = next(item for item in self.children("controllerrevisions") if item["metadata"]["name"] == revision)
+        entries = json.loads(found["metadata"]["annotations"]["serving.dflash.io/history"])
+        return [(entry["origin"], entry["outcome"], entry["reason"]) for entry in entries]
+
+    def annotate(self, **operations: str | None) -> None:
+        """Set ``serving.dflash.io/`` annotations (``promote``, ``abort``, ``pin``), or with None remove them."""
+        annotations = {f"serving.dflash.io/{name}": value for name, value in operations.items()}
+        self.patch_whole({"metadata": {"annotations": annotations}})
+
+    def events(self) -> list[tuple[str, str]]:
+        """Reason and message of the events about it, in the order they were written."""
+        selector = f"fieldSelector=involvedObject.kind%3DDFlashDeployment%2CinvolvedObject.name%3D{self.name}"
+        items = self.cluster.api.get(f"{self._path('/api/v1', 'events')}?{selector}")["items"]
+        items.sort(key=lambda item: int(item["metadata"]["resourceVersion"]))
+        return [(item["reason"], item["message"]) for item in items]
+
     def is_done(self) -> bool:
         """The newest spec is what runs, and nothing is left to do."""
         deployment = self.get()
@@ -89,8 +151,21 @@ class Deployment:
         revisions = sorted(self.children("controllerrevisions"), key=lambda item: int(item["revision"]))
         return [item["metadata"]["annotations"][STATE] for item in revisions]
 
-    def pod_uids(self) -> set[str]:
-        return {pod["metadata"]["uid"] for pod in self.children("pods")}
+    def pod_uids(self, revision: str | None = None) -> set[str]:
+        """Of all its pods, or of those of one revision (its whole name)."""
+        pods = self.children("pods")
+        return {pod["metadata"]["uid"] for pod in pods if revision in (None, f"{self.name}-{pod['metadata']['labels'][REVISION]}")}
 
     def _path(self, group: str, *parts: str) -> str:
         return "/".join((group, "namespaces", self.namespace, *parts))
+
+
+@contextmanager
+def played_with(simulator: SimulatorProcess, namespace: str, faults: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """While it lasts engines of this namespace have faults, by a shell pattern of their drafter's revision."""
+    rules = [{"match": {"namespace": namespace, "drafter_revision": pattern}, "faults": given} for pattern, given in faults.items()]
+    simulator.ask("PUT", "/rules", rules)
+    try:
+        yield
+    finally:
+        simulator.ask("PUT", "/rules", [])

@@ -101,6 +101,20 @@ class Reason(StrEnum):
     PINNED = "Pinned"
     UNPROVEN = "Unproven"
     OUTSIDE_WINDOW = "OutsideWindow"
+    PREFETCHING = "Prefetching"
+    PREFETCH_FAILED = "PrefetchFailed"
+    TAKING_REFERENCE = "TakingReference"
+    ANALYZING = "Analyzing"
+    ANALYSIS_PASSED = "AnalysisPassed"
+    ROLLING_BACK = "RollingBack"
+    SUPERSEDED = "Superseded"
+    REPLICA_BIAS = "ReplicaBias"
+    TRAFFIC_DIFFERS = "TrafficDiffers"
+    TEXT_DIFFERS = "TextDiffers"
+    NOT_COMPARED = "NotCompared"
+    STABLE_NOT_SERVING = "StableNotServing"
+    PROMOTED_BY_HAND = "PromotedByHand"
+    PIN_UNKNOWN = "PinUnknown"
     # Speculation.
     ACCEPTING = "Accepting"
     SPECULATION_OFF = "SpeculationOff"
@@ -226,6 +240,34 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PINNED: ReasonDoc("An annotation pins another revision than the spec asks for.", "Remove the annotation serving.dflash.io/pin."),
     Reason.UNPROVEN: ReasonDoc("The revision was promoted without an analysis, with no replica to judge."),
     Reason.OUTSIDE_WINDOW: ReasonDoc("spec.rollout.window is closed; the rollout starts when it opens."),
+    Reason.PREFETCHING: ReasonDoc("Jobs fetch the candidate's weights to the nodes, before a replica is taken down for it."),
+    Reason.PREFETCH_FAILED: ReasonDoc(
+        "The candidate's weights could not be fetched, so no replica was taken down for it.",
+        "Mend what the message names, then delete the failed Job, or change the spec.",
+    ),
+    Reason.TAKING_REFERENCE: ReasonDoc("The probe asks the stable revision first, as candidate and stable cannot serve at the same time."),
+    Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),
+    Reason.ANALYSIS_PASSED: ReasonDoc("The candidate passed every limit of spec.rollout.analysis."),
+    Reason.ROLLING_BACK: ReasonDoc("The candidate failed; its replicas are being replaced by stable ones."),
+    Reason.SUPERSEDED: ReasonDoc("The spec changed before the candidate was promoted."),
+    Reason.REPLICA_BIAS: ReasonDoc(
+        "Replicas of one revision differ among themselves by more than the limit, so one candidate replica cannot tell.",
+        "Promote or abort the candidate with the annotation the message names, or widen the limit.",
+    ),
+    Reason.TRAFFIC_DIFFERS: ReasonDoc(
+        "Candidate and stable do not get the same kind of requests, so their figures cannot be compared.",
+        "Balance requests evenly over the Service, or let the probe decide.",
+    ),
+    Reason.TEXT_DIFFERS: ReasonDoc(
+        "The candidate answers greedy prompts with another text than stable; a drafter must never change the output.",
+        "Do not use this drafter or engine build; see status.rollout.analysis.",
+    ),
+    Reason.NOT_COMPARED: ReasonDoc("Nothing that could change how the engine performs has changed, so nothing was compared."),
+    Reason.STABLE_NOT_SERVING: ReasonDoc("The revision in force serves nobody, so the candidate was not compared with it."),
+    Reason.PROMOTED_BY_HAND: ReasonDoc("The annotation serving.dflash.io/promote named the candidate."),
+    Reason.PIN_UNKNOWN: ReasonDoc(
+        "The annotation serving.dflash.io/pin names a revision that is not kept.", "Name one of status.revisions, or remove the annotation."
+    ),
     Reason.ACCEPTING: ReasonDoc("The target accepts the drafter's tokens."),
     Reason.SPECULATION_OFF: ReasonDoc("The target runs without speculation."),
     Reason.DRAFTER_COLLAPSED: ReasonDoc(

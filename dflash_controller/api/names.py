@@ -18,10 +18,17 @@ LABEL_BLOCK_SIZE = f"{GROUP}/block-size"
 LABEL_ROLE = f"{GROUP}/role"
 ROLE_ENGINE = "engine"
 ROLE_WORKER = "worker"
+ROLE_PREFETCH = "prefetch"
 
 ANNOTATION_STATE = f"{GROUP}/state"
 ANNOTATION_HISTORY = f"{GROUP}/history"
 ANNOTATION_RECORD = f"{GROUP}/record"
+ANNOTATION_TRIAL = f"{GROUP}/trial"
+ANNOTATION_PROBE = f"{GROUP}/probe"
+
+ANNOTATION_PROMOTE = f"{GROUP}/promote"
+ANNOTATION_ABORT = f"{GROUP}/abort"
+ANNOTATION_PIN = f"{GROUP}/pin"
 
 ENGINE_CONTAINER = "engine"
 HTTP_PORT_NAME = "http"

@@ -51,16 +51,37 @@ class MetricGate(Model):
     enabled: Annotated[bool | None, POLICY] = Field(None, description="Whether this metric is judged. Default true.")
     limit: Annotated[float | None, POLICY] = Field(None, ge=0, le=1000, description="Worst value that still passes.")
     min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Below so many samples on either side the verdict is Inconclusive."
+        None, ge=1, le=10_000_000, description="Fewest requests on either side that make a window; without one the verdict is Inconclusive."
     )
-    window: Annotated[Duration | None, POLICY] = Field(None, description="Span of traffic one measurement covers.")
-    interval: Annotated[Duration | None, POLICY] = Field(None, description="Time between two measurements.")
+    window: Annotated[Duration | None, POLICY] = Field(
+        None, description="Shortest stretch of time that is judged by itself; it is prolonged until it holds minSamples."
+    )
+    interval: Annotated[Duration | None, POLICY] = Field(
+        None, description="Steps in which a window is prolonged; the analysis looks at least so often, and every minute."
+    )
     failure_limit: Annotated[int | None, POLICY] = Field(
-        None, ge=0, le=100, description="Failed measurements that are tolerated; one more fails the rollout."
+        None, ge=0, le=100, description="Windows beyond the limit that are tolerated; one more fails the rollout."
     )
 
 
-class AcceptanceGate(MetricGate):
+class PrimaryGate(MetricGate):
+    """A metric that decides a change of drafter. All traffic after the warm-up is one measurement that grows."""
+
+    min_samples: Annotated[int | None, POLICY] = Field(
+        None, ge=1, le=10_000_000, description="Below so many verify steps on either side the verdict is Inconclusive."
+    )
+    window: Annotated[Duration | None, POLICY] = Field(
+        None, description="Without effect on this metric: all traffic after the candidate's warm-up is one measurement."
+    )
+    interval: Annotated[Duration | None, POLICY] = Field(
+        None, description="The analysis looks at the measurement at least so often, and every minute."
+    )
+    failure_limit: Annotated[int | None, POLICY] = Field(
+        None, ge=0, le=100, description="Without effect on this metric: its bounds hold at all looks together, so one failure is final."
+    )
+
+
+class AcceptanceGate(PrimaryGate):
     """Tokens committed per verify step. Judged only when the block size is the same on both sides."""
 
     limit: Annotated[float | None, POLICY] = Field(
@@ -68,8 +89,8 @@ class AcceptanceGate(MetricGate):
     )
 
 
-class SpeedGate(MetricGate):
-    """Output tokens per second per replica, normalised for load."""
+class SpeedGate(PrimaryGate):
+    """Output tokens per second of one request, at equal load."""
 
     limit: Annotated[float | None, POLICY] = Field(
         None, ge=0, le=100, description="Largest loss of speed against stable, in percent. Default 5."
@@ -106,13 +127,23 @@ class RestartsGate(MetricGate):
     limit: Annotated[float | None, POLICY] = Field(
         None, ge=0, le=1000, description="Most container restarts of the candidate's pods since they were first Ready. Default 0."
     )
+    min_samples: Annotated[int | None, POLICY] = Field(
+        None, ge=1, le=10_000_000, description="Below so many candidate pods past their warm-up the verdict is Inconclusive."
+    )
+    window: Annotated[Duration | None, POLICY] = Field(
+        None, description="Where neither acceptance length nor speed is judged, the candidate must serve at least so long."
+    )
+    interval: Annotated[Duration | None, POLICY] = Field(None, description="The analysis looks at least so often, and every minute.")
+    failure_limit: Annotated[int | None, POLICY] = Field(
+        None, ge=0, le=100, description="Without effect on this metric: its limit is the number that is tolerated."
+    )
 
 
 class Analysis(Model):
     """What a candidate is judged by. A metric that means nothing for the change at hand is left out by itself."""
 
     acceptance_length: AcceptanceGate = Field(default_factory=AcceptanceGate, description="Tokens committed per verify step.")
-    speed: SpeedGate = Field(default_factory=SpeedGate, description="Output tokens per second per replica, normalised for load.")
+    speed: SpeedGate = Field(default_factory=SpeedGate, description="Output tokens per second of one request, at equal load.")
     ttft: TtftGate = Field(default_factory=TtftGate, description="Time to first token, 95th percentile.")
     latency: LatencyGate = Field(default_factory=LatencyGate, description="Time per output token, 95th percentile.")
     errors: ErrorsGate = Field(default_factory=ErrorsGate, description="Requests that ended in an error.")
@@ -126,15 +157,15 @@ class Probe(Model):
     prompts: Annotated[int | None, POLICY] = Field(None, ge=8, le=1024, description="Number of prompts. Default 64.")
     max_tokens: Annotated[int | None, POLICY] = Field(None, ge=16, le=4096, description="Output tokens per prompt. Default 256.")
     prompts_per_minute: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=6000, description="Pace, so that users do not feel the probe. Default 60."
+        None, ge=1, le=6000, description="Pace, so that users do not feel the probe; one that both sides get counts once. Default 60."
     )
     timeout: Annotated[Duration | None, POLICY] = Field(None, description="Longest time one prompt may take. Default 60s.")
     max_mismatch_percent: Annotated[float | None, POLICY] = Field(
         None,
         ge=0,
         le=100,
-        description="Largest share of prompts whose text may differ from stable's; a drafter must not change text, "
-        "but batch-dependent rounding may flip a near tie. Default 5.",
+        description="Largest share of prompts whose text may differ from stable's; a drafter must not change text. Prompts to which "
+        "an engine gives two answers (rounding decides a near tie) are left out. Default 5.",
     )
 
 
@@ -167,11 +198,13 @@ class Rollout(Model):
         None, description="What to do when neither the probe nor the traffic gave a verdict by the deadline. Default Hold."
     )
     automatic_rollback: Annotated[bool | None, POLICY] = Field(
-        None, description="Go back to stable when the analysis fails; false holds the rollout for a human. Default true."
+        None, description="Go back to stable when the candidate fails; false holds the rollout for a human. Default true."
     )
     deadline: Annotated[Duration | None, POLICY] = Field(
         None, description="Longest time for a verdict, counted from the candidate's first Ready replica. Default 2h."
     )
-    paused: Annotated[bool | None, POLICY] = Field(None, description="Stop the rollout where it is. Default false.")
+    paused: Annotated[bool | None, POLICY] = Field(
+        None, description="Stop the rollout where it is; a candidate that fails is given up all the same. Default false."
+    )
     window: RolloutWindow | None = Field(None, description="When rollouts may start. Absent: at any time.")
     history_limit: Annotated[int | None, POLICY] = Field(None, ge=1, le=50, description="Old revisions to keep for going back. Default 10.")

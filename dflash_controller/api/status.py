@@ -25,7 +25,6 @@ RolloutPhase = Literal[
     "RolledBack",
     "Superseded",
     "Suspended",
-    "Failed",
 ]
 RevisionState = Literal["Candidate", "Stable", "Failed", "Superseded", "Retired"]
 TuningState = Literal["Off", "Advising", "Tuning", "Learning", "Frozen", "Held"]
@@ -103,6 +102,9 @@ class MetricVerdict(Model):
     stable: float | None = Field(None, description="Value of the stable revision at the same time.")
     limit: float | None = Field(None, description="The limit in force.")
     samples: float | None = Field(None, description="Samples of the candidate.")
+    stable_samples: float | None = Field(None, description="Samples of the stable revision.")
+    age_seconds: float | None = Field(None, description="Age of the newest input when it was judged.")
+    gates: bool | None = Field(None, description="False where the metric is only shown, as it decides nothing for this change.")
     message: Text | None = Field(None, description="The finding in a sentence.")
 
 
@@ -110,11 +112,14 @@ class RolloutStatus(Model):
     """The rollout under way, or the last one."""
 
     phase: RolloutPhase = Field(description="Where it stands.")
+    revision: Name | None = Field(None, description="Name of the revision that is rolled out.")
+    reason: Reason | None = Field(None, description="Why it stands there, from a documented list.")
     step: Annotated[str, StringConstraints(max_length=128)] | None = Field(None, description="What is being waited for.")
     message: Text | None = Field(None, description="Where it stands, in a sentence.")
     started_at: Time | None = Field(None, description="When it began.")
     finished_at: Time | None = Field(None, description="When it ended.")
     updated_replicas: int | None = Field(None, description="Serving replicas of the candidate.")
+    analyzed_at: Time | None = Field(None, description="When the verdicts below were given; they are renewed once a minute.")
     analysis: tuple[MetricVerdict, ...] = Field((), max_length=16, description="Verdicts by metric.", json_schema_extra=list_map("metric"))
 
 

@@ -6,14 +6,19 @@ The CRD's rules guard the door; these guard the operator against objects stored 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import PurePosixPath
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dflash_controller.api.policy_types import Rollout
+from cronsim import CronSim, CronSimError
+
+from dflash_controller.api.policy_types import Rollout, RolloutWindow
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Service, Spec, Storage
 
 MAX_NAME_LENGTH = 40
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 OWNED_PREFIX = "serving.dflash.io/"
 OWNED_LABELS = ("app.kubernetes.io/managed-by", "leaderworkerset.sigs.k8s.io/name")
 
@@ -102,6 +107,29 @@ def _rollout(rollout: Rollout) -> Iterator[Problem]:
     if rollout.max_surge in (None, 0, "0%") and rollout.max_unavailable in (0, "0%"):
         yield Problem(
             "spec.rollout.maxUnavailable", "is 0 while maxSurge is 0 too, so nothing could ever be replaced", "Raise one of the two."
+        )
+    if rollout.window is not None:
+        yield from window_problems(rollout.window)
+
+
+def window_problems(window: RolloutWindow) -> Iterator[Problem]:
+    """A schedule that is no cron expression or names no day there is (30 February), or a time zone nobody knows."""
+    try:
+        CronSim(window.schedule, _ANY_TIME)
+    except CronSimError as error:
+        part = str(error).removeprefix("Bad ")
+        yield Problem(
+            "spec.rollout.window.schedule",
+            f"{window.schedule} is not a cron expression that ever comes true (look at its {part})",
+            "Give minute, hour, day of month, month and day of week, for instance 0 22 * * 1-5.",
+        )
+    try:
+        ZoneInfo(window.time_zone or "Etc/UTC")
+    except (ZoneInfoNotFoundError, OSError, ValueError):  # a directory of the database, or a file that holds no time zone
+        yield Problem(
+            "spec.rollout.window.timeZone",
+            f"{window.time_zone} is not a time zone the operator knows",
+            "Use a name of the IANA time zone database, for instance Europe/Berlin; capitals matter.",
         )
 
 

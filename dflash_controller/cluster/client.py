@@ -72,7 +72,8 @@ class Client:
     async def close(self) -> None:
         await self._api.close()
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Obj:
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj:
+        """One object; ``namespace`` None for a cluster-scoped kind."""
         return await self._call("get", kind, kind.path(namespace, name))
 
     async def pages(self, kind: Kind, namespace: str | None = None, *, selector: str | None = None) -> AsyncIterator[tuple[list[Obj], str]]:

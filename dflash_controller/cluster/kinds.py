@@ -11,7 +11,7 @@ from dflash_controller.api import names
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One namespaced resource. ``optional``: its CustomResourceDefinition may be absent from a healthy cluster."""
+    """One resource. ``optional``: its CustomResourceDefinition may be absent from a healthy cluster."""
 
     api_version: str
     name: str
@@ -28,7 +28,7 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """URL path of the collection (all namespaces when ``namespace`` is None), of one object, or of its subresource."""
+        """URL path of the collection, of one object, or of its subresource. ``namespace`` None: all of them, or a cluster-scoped kind."""
         parts = ["", "apis" if self.group else "api", self.api_version]
         if namespace is not None:
             parts += ["namespaces", namespace]
@@ -44,6 +44,7 @@ DFLASH_DEPLOYMENT = Kind(names.API_VERSION, names.KIND, names.PLURAL)
 CONTROLLER_REVISION = Kind("apps/v1", "ControllerRevision", "controllerrevisions")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets", optional=True)
+JOB = Kind("batch/v1", "Job", "jobs")
 POD = Kind("v1", "Pod", "pods")
 SERVICE = Kind("v1", "Service", "services")
 POD_DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -52,11 +53,14 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", optional=True)
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+NODE = Kind("v1", "Node", "nodes")
+"""Cluster-scoped; read one by one, never stored."""
 
 CHILDREN = (
     CONTROLLER_REVISION,
     DEPLOYMENT,
     LEADER_WORKER_SET,
+    JOB,
     POD,
     SERVICE,
     POD_DISRUPTION_BUDGET,

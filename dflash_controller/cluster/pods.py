@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
@@ -22,15 +23,24 @@ def project(pod: Mapping[str, Any]) -> Pod:
         resource_version=metadata["resourceVersion"],
         revision=labels.get(names.LABEL_REVISION, ""),
         role=labels.get(names.LABEL_ROLE, ""),
+        node=(pod.get("spec") or {}).get("nodeName"),
         ip=status.get("podIP"),
         phase=status.get("phase") or "Pending",
         ready=ready.get("status") == "True",
+        ready_since=_since(ready, "True"),
         terminating="deletionTimestamp" in metadata,
         restarts=sum(container.get("restartCount", 0) for container in containers),
         waiting_reason=_waiting_reason(containers),
         message=_failure(containers) or status.get("message"),
         unschedulable=(scheduled.get("message") or "Unschedulable") if scheduled.get("status") == "False" else None,
+        unschedulable_since=_since(scheduled, "False"),
     )
+
+
+def _since(condition: Mapping[str, Any], status: str) -> datetime | None:
+    """Since when the condition has had this status; None where it has another one, or does not tell."""
+    changed = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(changed) if changed and condition.get("status") == status else None
 
 
 def _waiting_reason(containers: Iterable[Mapping[str, Any]]) -> str | None:

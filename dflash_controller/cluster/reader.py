@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.client import Client
-from dflash_controller.cluster.errors import Gone, NotFound
+from dflash_controller.cluster.errors import ApiError, Gone, NotFound
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.store import Entry, Store
 from dflash_controller.planning.snapshot import Key, Snapshot
 
+NODE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a node looked like at a time of the clock."""
+
+    dead: bool
+    at: float
+
 
 class Reader:
-    """Fills the store from lists. ``namespaces`` limits what is read; empty means the whole cluster."""
+    """Fills the store from lists. ``namespaces`` limits what is read; empty means the whole cluster. ``clock`` gives monotonic seconds."""
 
-    def __init__(self, client: Client, store: Store, namespaces: Sequence[str] = ()) -> None:
+    def __init__(
+        self, client: Client, store: Store, namespaces: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._clock = clock
+        self._nodes: dict[str, _Seen] = {}
         self._store = store
         self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
 
@@ -42,7 +61,19 @@ class Reader:
         """Read one deployment and its children from the API server (consistent reads, past every cache), through the store."""
         served = [kind for kind in kinds.CHILDREN if kind in self._store.served]
         await asyncio.gather(self._refresh_deployment(key), self._look_at_claims(key), *(self._refresh_kind(kind, key) for kind in served))
-        return self._store.snapshot(key, live=True)
+        return await self.with_dead_nodes(self._store.snapshot(key, live=True))
+
+    async def with_dead_nodes(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with ``dead_nodes`` filled in. Asks the API server only about nodes of terminating pods: usually none."""
+        nodes = sorted({pod.node for pod in snapshot.pods if pod.terminating and pod.node is not None})
+        if not nodes:
+            return snapshot
+        dead = await asyncio.gather(*(self._is_dead(node) for node in nodes))
+        return replace(snapshot, dead_nodes=frozenset(node for node, gone in zip(nodes, dead, strict=True) if gone))
+
+    async def dead_nodes(self, key: Key) -> frozenset[str]:
+        """Nodes of the deployment's terminating pods, as the store knows them, that are gone or not Ready."""
+        return (await self.with_dead_nodes(self._store.snapshot(key))).dead_nodes
 
     async def relist(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
         """List one kind anew, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something."""
@@ -51,6 +82,23 @@ class Reader:
         selector = None if kind is kinds.DFLASH_DEPLOYMENT else kinds.CHILD_SELECTOR
         entries, version = await self._entries(kind, namespace, selector)
         return self._store.replace(kind, entries, version, namespace=namespace)
+
+    async def _is_dead(self, node: str) -> bool:
+        """Remembered for NODE_SECONDS. A node that cannot be asked about is taken to live: its pods go on counting."""
+        now = self._clock()
+        self._nodes = {name: seen for name, seen in self._nodes.items() if now - seen.at < NODE_SECONDS}
+        if (seen := self._nodes.get(node)) is not None:
+            return seen.dead
+        try:
+            conditions = (await self._client.get(kinds.NODE, None, node)).get("status", {}).get("conditions") or ()
+            dead = not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+        except NotFound:
+            dead = True
+        except ApiError as error:
+            log.warning("node %s is taken to live: %s", node, error)
+            dead = False
+        self._nodes[node] = _Seen(dead, now)
+        return dead
 
     async def _refresh_kind(self, kind: Kind, key: Key) -> None:
         entries, version = await self._entries(kind, key.namespace, kinds.selector_of(key.name))

@@ -243,7 +243,10 @@ def _matters(known: Entry, entry: Entry) -> bool:
     """Whether a decision could depend on the difference. The status of a DFlashDeployment is the operator's own word, and no news to it."""
     old, new = known.object, entry.object
     if isinstance(old, Pod) or isinstance(new, Pod):
-        return not (isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version) == new)
+        # The node is of interest once the pod is Ready, failed or terminating, which is news by itself; being scheduled is none.
+        return not (
+            isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version, node=new.node) == new
+        )
     ignored = ("metadata", "status") if entry.identity[0] is kinds.DFLASH_DEPLOYMENT else ("metadata",)
     if any(old.get(field) != new.get(field) for field in {*old, *new} if field not in ignored):
         return True

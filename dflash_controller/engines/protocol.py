@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,11 @@ class ModelRef:
 
     model: str
     revision: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """The revision is a commit, which never moves."""
+        return bool(self.revision and _COMMIT.fullmatch(self.revision))
 
 
 @dataclass(frozen=True, slots=True)

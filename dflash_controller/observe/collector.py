@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from dflash_controller.observe import dialect
 from dflash_controller.observe.figures import Figures
-from dflash_controller.observe.health import NO_READY_PODS, MetricsHealth, Patience, verdict
+from dflash_controller.observe.health import NO_READY_PODS, MetricsHealth, Patience, trouble, verdict
 from dflash_controller.observe.result import Error
 from dflash_controller.observe.shown import Display, Shown, ShowSettings
 from dflash_controller.observe.source import Round, Source, Target
+from dflash_controller.observe.traces import Traces
+from dflash_controller.planning.analysis.evidence import Trace
 from dflash_controller.planning.snapshot import Key
 
 _log = logging.getLogger(__name__)
@@ -35,15 +37,21 @@ class Collector:
         shown: Callable[[Key], Shown | None],
         changed: Callable[[Collection[Key]], None],
         settings: ShowSettings | None = None,
+        traces: Traces | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._targets = targets
         self._source = source
         self._shown = shown
         self._changed = changed
         self._settings = settings or ShowSettings()
+        self._traces = traces or Traces()
         self._clock = clock
+        self._wall = wall
         self._rounds = 0
+        self._troubles: Mapping[tuple[Key, str], str] = {}
+        self._broken: str | None = None
         self._figures: Mapping[tuple[Key, str], Figures] = {}
         self._health: dict[Key, Patience] = {}
         self._displays: dict[Key, Display] = {}
@@ -68,6 +76,16 @@ class Collector:
         display = self._display.get(key)
         return display.values if display is not None and display.revision == revision else None
 
+    def evidence(self, key: Key, candidate: str, stable: str | None) -> tuple[tuple[Trace, ...], tuple[Trace, ...], str | None]:
+        """The traces of two revisions (their hashes, as in ``figures``), and why the last round got nothing of one of them.
+
+        The trouble is None where the source works, and where it finds no metrics: that is an absence, not a failure.
+        """
+        revisions = [revision for revision in (candidate, stable) if revision is not None]
+        told = next((self._troubles[key, revision] for revision in revisions if (key, revision) in self._troubles), None)
+        before = () if stable is None else self._traces.of(key, stable)
+        return self._traces.of(key, candidate), before, self._broken or told
+
     async def run(self) -> None:
         """Rounds until cancelled, one per interval; a round that takes longer delays the next. Closes the source at the end."""
         try:
@@ -77,6 +95,7 @@ class Collector:
                     await self.round()
                 except Exception:
                     _log.exception("a round of metrics failed; the figures stay as they were")
+                    self._broken = "A round of metrics failed in the operator itself, whose log says why."
                 await asyncio.sleep(max(0.0, self._settings.interval_s - (self._clock() - started)))
         finally:
             await self._source.close()
@@ -85,16 +104,24 @@ class Collector:
         """One round: collect, compute, and tell ``changed``."""
         targets = list(self._targets())
         reading = await self._source.collect(targets)
+        self._traces.take(self._wall(), targets, reading.readings)
         pods: defaultdict[Key, defaultdict[str, list[Target]]] = defaultdict(lambda: defaultdict(list))
         for target in targets:
             pods[target.key][target.revision].append(target)
         self._figures = {
             (key, revision): _figures(members, reading) for key, revisions in pods.items() for revision, members in revisions.items()
         }
+        troubles = {
+            (key, revision): trouble(self._source, members, reading)
+            for key, revisions in pods.items()
+            for revision, members in revisions.items()
+        }
+        self._troubles = {which: told for which, told in troubles.items() if told is not None}
         for state in (self._health, self._displays, self._display):
             for gone in state.keys() - pods.keys():
                 del state[gone]
         self._rounds += 1
+        self._broken = None
         now = self._clock()
         changed = []
         for key, revisions in pods.items():

@@ -45,7 +45,17 @@ class MetricDialect:
     presence: str
     """A metric that is there from the start to the end of the process."""
     series: tuple[Series, ...]
+    """What the figures need."""
     load: Callable[[Sums, bool], Load]
+    evidence: tuple[Series, ...]
+    """Further counters that a reading of a trial needs."""
+    histograms: tuple[Series, ...]
+    """Buckets that a reading needs."""
+
+    @property
+    def counters(self) -> tuple[Series, ...]:
+        """Everything that is read of a page but its histograms."""
+        return (*self.series, *self.evidence)
 
 
 class Sums:
@@ -240,6 +250,17 @@ VLLM = MetricDialect(
         Series("ttft_requests", "vllm:time_to_first_token_seconds_count"),
         Series("requests", "vllm:request_success_total"),
     ),
+    evidence=(
+        Series("errors", "vllm:request_success_total", match=(("finished_reason", "error"),)),
+        Series("error_answers", "http_requests_total", match=(("handler", "/v1/.*"), ("status", "5.."))),
+        Series("prompt", "vllm:prompt_tokens_total"),
+        Series("cached", "vllm:prompt_tokens_cached_total"),
+    ),
+    histograms=(
+        Series("ttft", "vllm:time_to_first_token_seconds_bucket"),
+        Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket"),
+        Series("latency", "vllm:e2e_request_latency_seconds_bucket"),
+    ),
 )
 """vLLM measures the time to first token inside the engine, so it holds for streaming and other requests alike."""
 
@@ -263,6 +284,17 @@ SGLANG = MetricDialect(
         Series("ttft_seconds", "sglang:time_to_first_token_seconds_sum", match=_STREAMING),
         Series("ttft_requests", "sglang:time_to_first_token_seconds_count", match=_STREAMING),
         Series("requests", "sglang:num_requests_total"),
+    ),
+    evidence=(
+        Series("answers", "sglang:http_responses_total"),
+        Series("error_answers", "sglang:http_responses_total", match=(("endpoint", "/v1/.*|/generate"), ("status_code", "5.."))),
+        Series("prompt", "sglang:prompt_tokens_total"),
+        Series("cached", "sglang:cached_tokens_total"),
+    ),
+    histograms=(
+        Series("ttft", "sglang:time_to_first_token_seconds_bucket", match=_STREAMING),
+        Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", match=_STREAMING),
+        Series("latency", "sglang:e2e_request_latency_seconds_bucket"),
     ),
 )
 """``realtime_tokens`` also counts what a request's last step drafted past its end, about nine tokens per request in 0.5.17."""

@@ -39,6 +39,17 @@ def verdict(source: Source, targets: Sequence[Target], round_: Round) -> Metrics
     return MetricsHealth(False, Reason.METRICS_MISSING, message)
 
 
+def trouble(source: Source, targets: Sequence[Target], round_: Round) -> str | None:
+    """Why a round got nothing of these pods at all; None where one answered, or where there was nothing to get."""
+    if round_.refusal is not None:
+        return round_.refusal.message
+    if any(target.uid in round_.answered for target in targets):
+        return None
+    failures = (round_.troubles.get(target.uid) for target in sorted(targets, key=lambda target: target.uid))
+    first = next((failure for failure in failures if isinstance(failure, Error)), None)
+    return None if first is None else f"{source.where} failed: {first.message}."
+
+
 class Patience:
     """Turns to bad only after several bad rounds, to good at once; the message of a lasting state stays as first told."""
 

@@ -1,18 +1,20 @@
-"""A client for the instant queries of the Prometheus HTTP API (Thanos and Mimir speak it too)."""
+"""A client for the queries of the Prometheus HTTP API (Thanos and Mimir speak it too)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
 from dflash_controller.observe.scrape import read_capped
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,14 @@ class Row:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One series of a matrix: its value by time (seconds since the epoch). Values may be NaN or infinite."""
+
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+
 class PrometheusError(Exception):
     """The answer cannot be used: no connection, a time-out, an error status, a malformed body. An empty vector is an answer."""
 
@@ -67,26 +77,34 @@ class Prometheus:
 
     async def query(self, promql: str) -> list[Row]:
         """The vector of an instant query, evaluated now. Raises PrometheusError."""
+        return await self._answer("query", {"query": promql}, _vector)
+
+    async def query_range(self, promql: str, start_s: float, end_s: float, step_s: float) -> list[Course]:
+        """The matrix of a range query. Raises PrometheusError."""
+        span = {"start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
+        return await self._answer("query_range", {"query": promql, **span}, _matrix)
+
+    async def _answer(self, endpoint: str, form: Mapping[str, str], read: Callable[[int, bytes], T]) -> T:
         for attempt in range(self._settings.retries + 1):
             try:
-                return await self._ask(promql)
+                # In a thread: a fleet's answer is some megabytes.
+                return await asyncio.to_thread(read, *await self._ask(endpoint, form))
             except _Unavailable:
                 if attempt == self._settings.retries:
                     raise
                 await asyncio.sleep(self._settings.backoff_s * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _ask(self, promql: str) -> list[Row]:
+    async def _ask(self, endpoint: str, form: Mapping[str, str]) -> tuple[int, bytes]:
         settings = self._settings
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=settings.timeout_s))
-        form = {"query": promql, "timeout": f"{settings.timeout_s:g}s"}
-        url = settings.url.rstrip("/") + "/api/v1/query"
+        form = {**form, "timeout": f"{settings.timeout_s:g}s"}
+        url = f"{settings.url.rstrip('/')}/api/v1/{endpoint}"
         try:
             headers, tls = self._credentials(), self._tls_context()
             async with self._session.post(url, data=form, headers=headers, ssl=tls, allow_redirects=False) as response:
-                body = await read_capped(response, settings.max_body)
-                status = response.status
+                return response.status, await read_capped(response, settings.max_body)
         except TimeoutError:
             raise PrometheusError(f"no answer within {settings.timeout_s:g} s") from None
         except (ssl.SSLError, aiohttp.ClientSSLError) as error:
@@ -95,7 +113,6 @@ class Prometheus:
             raise _Unavailable(f"connection failed: {error}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PrometheusError(str(error) or type(error).__name__) from None
-        return await asyncio.to_thread(_vector, status, body)
 
     def _credentials(self) -> dict[str, str]:
         settings = self._settings
@@ -128,8 +145,7 @@ class Prometheus:
             self._session = None
 
 
-def _vector(status: int, body: bytes) -> list[Row]:
-    """Runs in a thread: a fleet's answer is some megabytes."""
+def _result(status: int, body: bytes, kind: str) -> Any:
     failure = _Unavailable if status >= 500 else PrometheusError
     try:
         answer: Any = json.loads(body)
@@ -142,8 +158,24 @@ def _vector(status: int, body: bytes) -> list[Row]:
         raise failure(f"HTTP status {status}")
     try:
         data = answer["data"]
-        if data["resultType"] != "vector":
-            raise PrometheusError(f"a {data['resultType']} instead of a vector")
-        return [Row(row["metric"], float(row["value"][1])) for row in data["result"]]
+        if data["resultType"] != kind:
+            raise PrometheusError(f"a {data['resultType']} instead of a {kind}")
+        return data["result"]
+    except (KeyError, TypeError) as error:
+        raise PrometheusError(f"malformed {kind}: {error!r}") from None
+
+
+def _vector(status: int, body: bytes) -> list[Row]:
+    result = _result(status, body, "vector")
+    try:
+        return [Row(row["metric"], float(row["value"][1])) for row in result]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise PrometheusError(f"malformed vector: {error!r}") from None
+
+
+def _matrix(status: int, body: bytes) -> list[Course]:
+    result = _result(status, body, "matrix")
+    try:
+        return [Course(row["metric"], [(float(at), float(value)) for at, value in row["values"]]) for row in result]
+    except (KeyError, TypeError, ValueError) as error:
+        raise PrometheusError(f"malformed matrix: {error!r}") from None

@@ -1,19 +1,22 @@
-"""Windows from Prometheus: two dozen queries a round at most, whatever the number of deployments and pods."""
+"""Windows from Prometheus: two dozen queries a round at most, whatever the number of deployments and pods, and readings of trials."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.observe import promql
 from dflash_controller.observe.dialect import DIALECTS, MetricDialect
 from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings, Row
+from dflash_controller.observe.prometheus_readings import TrialReadings, TrialSettings
 from dflash_controller.observe.result import Absent, Error
 from dflash_controller.observe.scrape import NO_SERIES
 from dflash_controller.observe.series import Cell, Window
 from dflash_controller.observe.source import Round, Target
+from dflash_controller.planning.analysis.evidence import Reading
 
 _Pod = tuple[str, str]
 
@@ -24,14 +27,26 @@ class PrometheusSource:
     failed_reason = Reason.PROMETHEUS_ERROR
     where = "Prometheus"
 
-    def __init__(self, settings: PrometheusSettings, window_s: float = 300.0, parallel: int = 4) -> None:
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        window_s: float = 300.0,
+        parallel: int = 4,
+        trials: TrialSettings | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._client = Prometheus(settings)
         self._matcher = settings.matcher
         self._window_s = window_s
         self._parallel = parallel
+        self._trials = TrialReadings(self._client, settings.matcher, trials or TrialSettings(window_s))
+        self._wall = wall
 
     async def collect(self, targets: Sequence[Target]) -> Round:
-        """One failing query fails the round: figures from half of the series would be wrong, not incomplete."""
+        """One failing query fails the round: figures from half of the series would be wrong, not incomplete.
+
+        One that fails for the pods on trial fails those only.
+        """
         engines = sorted({target.engine for target in targets})
         slots = asyncio.Semaphore(self._parallel)
         pods: dict[_Pod, Window] = {}
@@ -49,7 +64,13 @@ class PrometheusSource:
                 troubles[target.uid] = NO_SERIES
             else:
                 windows[target.uid] = window
-        return Round(windows, troubles, frozenset(windows))
+        readings: dict[str, tuple[Reading, ...]] = {}
+        try:
+            readings = await self._trials.collect(targets, self._wall())
+        except PrometheusError as failure:
+            error = Error(str(failure))
+            troubles.update((target.uid, error) for target in targets if target.on_trial)
+        return Round(windows, troubles, frozenset(windows) - troubles.keys(), readings)
 
     async def _windows(self, dialect: MetricDialect, slots: asyncio.Semaphore) -> dict[_Pod, Window]:
         queries = [promql.movement(series, self._window_s, self._matcher) for series in dialect.series]

@@ -2,11 +2,12 @@
 
 Every query is grouped by (namespace, pod) and asks for all engines at once, so their number does not grow with the fleet. Which deployment
 and revision a pod belongs to is joined by the operator from its own store: no relabelling is needed, and labels cannot spoof it.
+For judging a candidate the samples themselves are asked for, of the few pods that take part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dflash_controller.observe.series import Series
 
@@ -53,6 +54,26 @@ def coverage(presence: str, window_s: float, static: Mapping[str, str]) -> str:
 def age(presence: str, static: Mapping[str, str]) -> str:
     """Seconds since the newest sample of a pod."""
     return f"time() - max by (namespace, pod) (timestamp({selector(presence, (), static)}))"
+
+
+def samples(metrics: Collection[str], pods: Collection[tuple[str, str]], static: Mapping[str, str]) -> str:
+    """Every sample of these metrics as it was scraped, of pods given as (namespace, name)."""
+    match = (
+        ("__name__", "|".join(sorted(metrics))),
+        ("namespace", _any_of({namespace for namespace, _ in pods})),
+        ("pod", _any_of({pod for _, pod in pods})),
+    )
+    return selector("", match, static)
+
+
+def sample_times(metric: str, pods: Collection[tuple[str, str]], static: Mapping[str, str]) -> str:
+    """When a metric of these pods was last scraped, seconds since the epoch, by scraped endpoint."""
+    return f"timestamp({samples((metric,), pods, static)})"
+
+
+def _any_of(values: Iterable[str]) -> str:
+    """A regular expression for just these names (of Kubernetes: letters, digits, '-' and '.')."""
+    return "|".join(value.replace(".", r"\.") for value in sorted(values))
 
 
 def _seconds(value: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +13,12 @@ import aiohttp
 from dflash_controller.api.conditions import Reason
 from dflash_controller.observe.dialect import DIALECTS
 from dflash_controller.observe.exposition import read_page
+from dflash_controller.observe.readings import reading
 from dflash_controller.observe.result import Absent, Error
 from dflash_controller.observe.ring import Ring
 from dflash_controller.observe.series import Page, Window
-from dflash_controller.observe.source import Refusal, Round, Target
+from dflash_controller.observe.source import Refusal, Round, Target, choose
+from dflash_controller.planning.analysis.evidence import Reading
 
 NO_SERIES = Absent("NoSeries")
 
@@ -42,9 +43,15 @@ class Scraper:
     failed_reason = Reason.METRICS_UNREACHABLE
     where = "Direct scrape of the engine pods"
 
-    def __init__(self, settings: ScrapeSettings | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: ScrapeSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._settings = settings or ScrapeSettings()
         self._clock = clock
+        self._wall = wall
         self._rings: dict[str, Ring] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -55,33 +62,25 @@ class Scraper:
             self._rings.clear()
             message = f"Direct scraping serves up to {settings.max_pods} engine pods; set the operator's Prometheus URL."
             return Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, message))
-        chosen = self._choose(targets)
+        chosen = choose(targets, self._rings, settings.pods_per_revision)
         self._rings = {target.uid: self._rings.get(target.uid) or Ring(settings.window_s) for target in chosen}
         slots = asyncio.Semaphore(settings.concurrency)
         answers = await asyncio.gather(*(self._scrape(target, slots) for target in chosen))
         windows: dict[str, Window] = {}
         troubles: dict[str, Absent | Error] = {}
+        readings: dict[str, tuple[Reading, ...]] = {}
         for target, (at, answer) in zip(chosen, answers, strict=True):
             ring = self._rings[target.uid]
             if isinstance(answer, Page):
                 ring.add(at, answer)
+                read_at_s = self._wall() - (self._clock() - at)
+                readings[target.uid] = (reading(DIALECTS[target.engine], answer, read_at_s, speculation_on=target.speculation_on),)
             else:
                 troubles[target.uid] = answer
             window = ring.window(self._clock())
             if window is not None and window.age_s <= settings.max_age_s:
                 windows[target.uid] = window
-        return Round(windows, troubles, frozenset(self._rings) - troubles.keys())
-
-    def _choose(self, targets: Sequence[Target]) -> list[Target]:
-        """At most so many pods per revision: those watched already, then by uid, which says nothing about load."""
-        by_revision: defaultdict[tuple[str, str, str], list[Target]] = defaultdict(list)
-        for target in targets:
-            by_revision[target.namespace, target.deployment, target.revision].append(target)
-        return [
-            target
-            for pods in by_revision.values()
-            for target in sorted(pods, key=lambda pod: (pod.uid not in self._rings, pod.uid))[: self._settings.pods_per_revision]
-        ]
+        return Round(windows, troubles, frozenset(self._rings) - troubles.keys(), readings)
 
     async def _scrape(self, target: Target, slots: asyncio.Semaphore) -> tuple[float, Page | Absent | Error]:
         async with slots:

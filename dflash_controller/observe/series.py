@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
+
+from dflash_controller.planning.analysis.evidence import Histogram
 
 
 class Cell(NamedTuple):
@@ -43,6 +46,8 @@ class Page:
 
     counters: Mapping[Cell, float] = field(default_factory=dict)
     gauges: Mapping[Cell, float] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    """By quantity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Sample:
     value: float
 
 
-def page(series: Iterable[Series], samples: Iterable[Sample]) -> Page:
+def page(series: Iterable[Series], samples: Iterable[Sample], histograms: Iterable[Series] = ()) -> Page:
     """Fold samples into quantities: summed over labels, ranks and ``by`` labels as the series say. NaN and infinities are skipped."""
     by_metric: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -76,13 +81,44 @@ def page(series: Iterable[Series], samples: Iterable[Sample]) -> Page:
     gauges: dict[Cell, float] = {}
     for one in series:
         sums: defaultdict[Cell, defaultdict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
-        for sample in by_metric[one.metric]:
-            if not all(re.fullmatch(pattern, sample.labels.get(label, "")) for label, pattern in one.match):
-                continue
+        for sample in _matching(one, by_metric):
             cell = Cell(one.quantity, sample.labels.get(one.by, "") if one.by else "")
             if one.gauge:
                 gauges[cell] = max(gauges.get(cell, sample.value), sample.value)
             else:
                 sums[cell][tuple(sample.labels.get(rank, "") for rank in one.ranks)] += sample.value
         counters.update({cell: max(ranks.values()) for cell, ranks in sums.items()})
-    return Page(counters, gauges)
+    folded = ((one.quantity, _histogram(_matching(one, by_metric))) for one in histograms)
+    return Page(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
+
+
+def _matching(one: Series, by_metric: Mapping[str, list[Sample]]) -> Iterator[Sample]:
+    for sample in by_metric.get(one.metric, ()):
+        if all(re.fullmatch(pattern, sample.labels.get(label, "")) for label, pattern in one.match):
+            yield sample
+
+
+def _histogram(buckets: Iterable[Sample]) -> Histogram | None:
+    """The sum of histograms that differ in other labels; None without buckets, or where the last one, of all observations, is missing."""
+    counts: dict[float, float] = {}
+    for sample in buckets:
+        bound = _bound(sample.labels.get("le", ""))
+        counts[bound] = counts.get(bound, 0.0) + sample.value
+    if math.inf not in counts:
+        return None
+    bounds = _shared(tuple(sorted(counts)))
+    # Most buckets of a histogram are alike, so alike numbers are kept once: readings of hours stay in memory during a trial.
+    alike: dict[float, float] = {}
+    return Histogram(bounds, tuple(alike.setdefault(counts[bound], counts[bound]) for bound in bounds))
+
+
+@lru_cache(maxsize=1024)
+def _bound(text: str) -> float:
+    """Raises ValueError for a bucket without a bound."""
+    return float(text)
+
+
+@lru_cache(maxsize=256)
+def _shared(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """One object for equal bounds, whichever pod and page they come from."""
+    return bounds

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.observe.result import Absent, Error
 from dflash_controller.observe.series import Window
+from dflash_controller.planning.analysis.evidence import Reading
 from dflash_controller.planning.snapshot import Key
 
 
@@ -26,6 +28,10 @@ class Target:
     engine: str
     """``sglang`` or ``vllm``."""
     speculation_on: bool
+    ready_at_s: float = 0.0
+    """When the pod last became Ready, seconds since the epoch."""
+    on_trial: bool = False
+    """Its deployment has a candidate that is being judged: readings are kept (and asked of Prometheus)."""
 
     @property
     def key(self) -> Key:
@@ -49,7 +55,9 @@ class Round:
     troubles: Mapping[str, Absent | Error] = field(default_factory=dict)
     """Pods that gave nothing this time; a pod may still have a window from earlier rounds."""
     answered: frozenset[str] = frozenset()
-    """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of the three."""
+    """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of the four."""
+    readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
+    """The counters themselves, oldest first; of pods that are not on trial only where they cost nothing."""
     refusal: Refusal | None = None
 
 
@@ -64,3 +72,11 @@ class Source(Protocol):
     async def collect(self, targets: Sequence[Target]) -> Round: ...
 
     async def close(self) -> None: ...
+
+
+def choose(targets: Sequence[Target], watched: Container[str], limit: int) -> list[Target]:
+    """At most ``limit`` pods per revision: those watched already, then by uid, which says nothing about load."""
+    by_revision: defaultdict[tuple[str, str, str], list[Target]] = defaultdict(list)
+    for target in targets:
+        by_revision[target.namespace, target.deployment, target.revision].append(target)
+    return [target for pods in by_revision.values() for target in sorted(pods, key=lambda pod: (pod.uid not in watched, pod.uid))[:limit]]

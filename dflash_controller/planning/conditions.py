@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
+from dflash_controller.api.inputs import revision_inputs
 from dflash_controller.planning.context import NOT_MEASURED
 from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
@@ -61,11 +62,14 @@ def unfinished(situation: Situation) -> tuple[Reason, str] | None:
     if target is None:
         return (Reason.NEW_GENERATION, "No revision has been made yet")
     if situation.candidate is not None and situation.stable is not None:
-        tried = "is being tried on one replica" if replicas else "takes over without a trial, as there are no replicas"
-        return (Reason.ROLLOUT_IN_PROGRESS, f"{situation.candidate.name} {tried}; {situation.stable.name} is in force")
+        return _trial(situation, situation.stable, situation.candidate)
     pool = situation.pool(target.hash)
     others = sum(other.existing for other in situation.pools if other.revision != target.hash)
+    if others and situation.failed is not None:
+        return (Reason.ROLLING_BACK, f"{situation.failed.name} failed; {pool.serving} of {replicas} serve {target.name}, {others} are left")
     if others:
+        if _paused(situation):
+            return (Reason.PAUSED, f"spec.rollout.paused is true: {pool.serving} of {replicas} serve {target.name}, {others} wait")
         return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions are left")
     if pool.existing > replicas or situation.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
@@ -78,6 +82,34 @@ def unfinished(situation: Situation) -> tuple[Reason, str] | None:
     return None
 
 
+def _trial(situation: Situation, stable: Record, candidate: Record) -> tuple[Reason, str]:
+    if outage_ahead(situation):
+        message = (
+            f"{stable.name} stops so that {candidate.name} can load: nothing serves meanwhile. Set spec.rollout.maxSurge to 1 to avoid it"
+        )
+        return (Reason.OUTAGE_AHEAD, message)
+    if situation.ruling is not None:
+        return (situation.ruling.reason, situation.ruling.message)
+    return (Reason.ROLLOUT_IN_PROGRESS, f"{candidate.name} is to replace {stable.name}")
+
+
+def outage_ahead(situation: Situation) -> bool:
+    """The only replica has to go down for the candidate, and has not yet."""
+    stable, candidate, budget = situation.stable, situation.candidate, situation.budget
+    if stable is None or candidate is None or budget.replicas != 1 or budget.max_surge:
+        return False
+    waits = situation.ruling is not None and (situation.ruling.stalls or situation.ruling.reason in _NOT_YET)
+    return situation.pool(stable.hash).serving > 0 and not waits
+
+
+_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE})
+"""What is to be waited for before anything is taken down."""
+
+
+def _paused(situation: Situation) -> bool:
+    return situation.spec is not None and bool(situation.spec.rollout.paused)
+
+
 def ready(situation: Situation) -> Verdict:
     """Available, and what runs is what the spec asks for. A replica that fails later, within maxUnavailable, does not end it."""
     if situation.obstacle:
@@ -88,6 +120,14 @@ def ready(situation: Situation) -> Verdict:
             return (False, Reason.SUSPENDED, f"spec.suspend keeps this from being carried out: {left[1]}")
         unsaid = found is not None and found.message not in left[1]
         return (False, left[0], f"{left[1]}. {found.message}" if found and unsaid else left[1])
+    if situation.failed is not None:
+        return (False, Reason.ROLLED_BACK, _rolled_back(situation, situation.failed))
+    if situation.pin is not None and not _pin_is_spec(situation, situation.pin):
+        return (
+            False,
+            Reason.PINNED,
+            f"{situation.pin.name} runs, as the annotation serving.dflash.io/pin asks, and not what the spec asks for",
+        )
     if enough and reason is not Reason.SCALED_TO_ZERO and situation.serving >= situation.budget.replicas:
         return (True, Reason.AS_SPECIFIED, message)
     if enough:
@@ -103,13 +143,34 @@ def reconciling(situation: Situation) -> Verdict:
         return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
     if left := unfinished(situation):
         return (True, *left)
+    if situation.failed is not None:
+        return (False, Reason.ROLLED_BACK, _rolled_back(situation, situation.failed))
     return (False, Reason.SETTLED, "Nothing is left to do")
+
+
+def _rolled_back(situation: Situation, failed: Record) -> str:
+    found, stable = failed.trial.finding, situation.stable
+    why = f": {found.message}" if found else ""
+    return (
+        f"{failed.name} was given up{why}. {stable.name if stable else 'Nothing'} serves. Change the spec, or spec.restartId to try again"
+    )
+
+
+def _pin_is_spec(situation: Situation, pin: Record) -> bool:
+    return situation.spec is not None and pin.same_intent(revision_inputs(situation.spec))
 
 
 def stalled(situation: Situation) -> Verdict:
     """Nothing will get better without a human."""
     if situation.obstacle:
         return (True, situation.obstacle.reason, situation.obstacle.message)
+    if situation.failed is not None:
+        finding = situation.failed.trial.finding
+        reason = Reason.ABORTED if finding and finding.reason is Reason.ABORTED else Reason.ROLLED_BACK
+        return (True, reason, _rolled_back(situation, situation.failed))
+    ruling = situation.ruling
+    if ruling is not None and situation.candidate is not None:
+        return (True, ruling.reason, ruling.message) if ruling.stalls else (False, Reason.NOT_STALLED, "No human is needed")
     target = situation.target
     if target is None or situation.pool(target.hash).serving >= situation.wanted.get(target.hash, 0):
         return (False, Reason.NOT_STALLED, "No human is needed")
@@ -138,13 +199,20 @@ def metrics_available(situation: Situation) -> Verdict:
 
 
 def rollout_healthy(situation: Situation) -> Verdict:
-    """The rollout under way goes well."""
-    left, target = unfinished(situation), situation.target
-    if target is None or left is None or (left[0] is not Reason.ROLLOUT_IN_PROGRESS and situation.candidate is None):
+    """The rollout under way goes well; the last one did."""
+    left, target, failed = unfinished(situation), situation.target, situation.failed
+    if failed is not None:
+        finding = failed.trial.finding
+        reason, message = (finding.reason, finding.message) if finding else (Reason.ROLLED_BACK, "It was given up")
+        return (False, reason, f"{failed.name}: {message}")
+    ruling = situation.ruling if situation.candidate is not None else None
+    if target is None or left is None or (left[0] in (Reason.SCALING, Reason.STARTING) and ruling is None and situation.candidate is None):
         return (True, Reason.NO_ROLLOUT, "No rollout is under way")
+    if left[0] is Reason.OUTAGE_AHEAD or (ruling is not None and ruling.stalls):
+        return (False, *left)
     if found := trouble(situation, target.hash):
         return (False, found.reason, found.message)
-    return (True, Reason.PROGRESSING, left[1])
+    return (True, ruling.reason if ruling else Reason.PROGRESSING, left[1])
 
 
 def _budget(target: Record) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.planning.analysis.evidence import ProbeRun, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +42,15 @@ class Context:
     figures: Mapping[str, float] | None = None
     """Figures of the stable revision worth showing from now on, by status field; None: what is shown stands."""
     metrics: MetricsHealth = NOT_MEASURED
+    traces: Mapping[str, tuple[Trace, ...]] = field(default_factory=dict)
+    """What the engines counted, by revision."""
+    metrics_trouble: str | None = None
+    """Why nothing can be read from the engines; None while it can."""
+    probes: tuple[ProbeRun, ...] = ()
+    """Answers of the probe that has just ended."""
+    probe_error: str | None = None
+    """Why the probe could not be carried out."""
+    warm_up_s: float = 60.0
+    """How long a fresh replica's figures say nothing: kernels are compiled and graphs captured with its first requests."""
     refusal: Obstacle | None = None
     """What the API server refused when the last plan was carried out, just now."""

@@ -5,32 +5,40 @@ Find out what the spec asks for, adopt orphans, give revisions their roles, then
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionType, Reason, get_condition, shorten
+from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import resolve
 from dflash_controller.planning import obstacles
-from dflash_controller.planning.children import shared_children
-from dflash_controller.planning.conditions import stalled
+from dflash_controller.planning.candidate import rule
+from dflash_controller.planning.children import child, shared_children
+from dflash_controller.planning.conditions import stalled, unfinished
 from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.intent import Draft, stable_record, wanted_revision
+from dflash_controller.planning.operations import pinned
 from dflash_controller.planning.ownership import adoptions, being_deleted, foreign
 from dflash_controller.planning.plan import Create, Event, Plan, Step
 from dflash_controller.planning.pools import pools
-from dflash_controller.planning.record import Record, read
-from dflash_controller.planning.revisions import lost_revisions, move_states, new_revision
-from dflash_controller.planning.rollout import Budget, next_replicas, rollout_goals
+from dflash_controller.planning.record import Record, State, read
+from dflash_controller.planning.revisions import carry_out, keep_answers, lost_revisions, new_revision, note_lack_of_room, take_roles
+from dflash_controller.planning.rollout import Budget, frozen_goals, next_replicas, rollout_goals
+from dflash_controller.planning.ruling import Phase, Ruling
 from dflash_controller.planning.situation import Situation
-from dflash_controller.planning.snapshot import Snapshot
+from dflash_controller.planning.snapshot import Object, Snapshot
 from dflash_controller.planning.status import status
+from dflash_controller.planning.surge import without_surge
 from dflash_controller.planning.workloads import clean_up, workload_steps
 
 LOOK_AGAIN_S = 60.0
-"""A name that somebody else holds is not watched, so it is looked at again."""
+"""A name that somebody else holds is not watched, and neither is the clock."""
+TERMINATING_S = 15.0
 
 
 def decide(snapshot: Snapshot, context: Context) -> Plan:
@@ -53,7 +61,11 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
     if not isinstance(spec, Spec):
         return _blocked(situation, obstacles.invalid(spec))
     policy = defaults.effective_rollout(spec)
-    situation = replace(situation, budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable))
+    situation = replace(
+        situation,
+        budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable),
+        pin=pinned(deployment, records),
+    )
 
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
         return replace(_blocked(situation, obstacles.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
@@ -66,14 +78,14 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
         return _blocked(situation, context.refusal)
     if defaults.suspended(spec):
         return _suspended(situation, wanted)
-    return _carry_on(situation, spec, wanted)
+    return _carry_on(situation, spec, policy, wanted)
 
 
 def _wanted(situation: Situation, spec: Spec) -> Record | Draft | Obstacle:
     context, key = situation.context, situation.snapshot.key
     if problems := obstacles.spec_problems(spec, context):
         return obstacles.invalid(problems)
-    wanted = wanted_revision(
+    wanted = situation.pin or wanted_revision(
         spec,
         situation.records,
         lambda carried: resolve(spec, key.name, key.namespace, context.catalog, context.defaults, carried),
@@ -97,13 +109,15 @@ def _blocked(situation: Situation, obstacle: Obstacle) -> Plan:
 
 def _suspended(situation: Situation, wanted: Record | Draft) -> Plan:
     """Pods keep serving, nothing below is written, rollback and repair included."""
-    candidate = wanted if isinstance(wanted, Record) and wanted != situation.stable else None
-    situation = replace(situation, candidate=candidate, wanted={pool.revision: pool.wanted for pool in situation.pools})
+    if isinstance(wanted, Record) and wanted != situation.stable:
+        failed = wanted.state is State.FAILED and not situation.pin
+        situation = replace(situation, failed=wanted) if failed else replace(situation, candidate=wanted)
+    situation = replace(situation, wanted={pool.revision: pool.wanted for pool in situation.pools})
     message = "Nothing is written until spec.suspend is false; pods keep serving"
     return Plan(_announced(situation, ConditionType.RECONCILING, Reason.SUSPENDED, message), status(situation))
 
 
-def _carry_on(situation: Situation, spec: Spec, wanted: Record | Draft) -> Plan:
+def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft) -> Plan:
     snapshot = situation.snapshot
     adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), situation.deployment)]
     if lost := lost_revisions(situation):
@@ -120,22 +134,82 @@ def _carry_on(situation: Situation, spec: Spec, wanted: Record | Draft) -> Plan:
         situation = replace(situation, records=(*situation.records, target))
     else:
         target = wanted
-    situation, moves = move_states(situation, target, fresh=bool(made))
+    situation, moves = take_roles(situation, target, fresh=bool(made))
+    begins = bool(made or moves)
+    situation, ruled = _ruled(situation, spec, policy, begins=begins)
 
-    goals = rollout_goals(situation.budget, *(record.hash if record else None for record in (situation.stable, situation.candidate)))
-    situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, goals))
+    situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, _goals(situation, policy)))
     hopeless, reason, message = stalled(situation)
+    shown = status(situation)
+    ruling = situation.ruling
     steps = (
         *adopted,
         *made,
         *moves,
+        *ruled,
         *_outage_ahead(situation),
         *shared_children(situation, spec, situation.stable or target),
         *workload_steps(situation),
-        *clean_up(situation, defaults.effective_rollout(spec).history_limit),
+        *clean_up(situation, policy.history_limit),
+        *_phase_reached(situation, shown),
         *(_announced(situation, ConditionType.STALLED, reason, message) if hopeless else ()),
     )
-    return Plan(steps, status(situation))
+    return Plan(steps, shown, _look_again_s(situation), ruling.probe if ruling and ruling.end is None else None)
+
+
+def _ruled(situation: Situation, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[Situation, list[Step]]:
+    """Rule on the candidate, except in the plan that makes it one: that it will be tried is shown before a replica is taken for it."""
+    stable, candidate = situation.stable, situation.candidate
+    if stable is None:
+        return situation, []
+    if candidate is None:
+        situation, noted = note_lack_of_room(situation)
+        return without_surge(situation, stable), [*noted]
+    if begins:
+        message = f"{candidate.name} is to replace {stable.name}"
+        ruling = Ruling(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)
+        return replace(situation, ruling=ruling), []
+    situation, kept = keep_answers(situation)
+    situation = without_surge(situation, candidate)
+    situation, moved = carry_out(situation, rule(situation, spec, policy))
+    jobs = [child(situation.deployment, job, _live(situation, job)) for job in (situation.ruling.jobs if situation.ruling else ())]
+    return situation, [*kept, *moved, *jobs]
+
+
+def _live(situation: Situation, manifest: Mapping[str, Any]) -> Object | None:
+    name = (manifest["kind"], manifest["metadata"]["name"])
+    return next((item for item in situation.snapshot.others if (item["kind"], item["metadata"]["name"]) == name), None)
+
+
+def _goals(situation: Situation, policy: RolloutPolicy) -> dict[str, int]:
+    stable, candidate, ruling = situation.stable, situation.candidate, situation.ruling
+    if stable is not None and candidate is None and situation.failed is None and policy.paused:
+        once_in_force = {record.hash for record in situation.records if record.state is State.STABLE}
+        return frozen_goals(situation.budget, [pool for pool in situation.pools if pool.revision in once_in_force], stable.hash)
+    tried = candidate is not None and (stable is None or (ruling is not None and ruling.tried))
+    return rollout_goals(situation.budget, stable.hash if stable else None, candidate.hash if candidate and tried else None)
+
+
+def _look_again_s(situation: Situation) -> float | None:
+    """Time is news only where something is being waited for."""
+    waits = [situation.ruling.look_again_s] if situation.ruling and situation.ruling.end is None else []
+    if any(pod.terminating for pod in situation.snapshot.pods):
+        # Whether the node of a pod that does not end is dead is not watched.
+        waits.append(TERMINATING_S)
+    if situation.candidate is None and unfinished(situation) and situation.budget.max_surge:
+        waits.append(LOOK_AGAIN_S)
+    return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _phase_reached(situation: Situation, shown: Mapping[str, Any]) -> list[Event]:
+    """One event for every phase of a rollout. The first start of all is told by its revision and its promotion."""
+    before = (situation.deployment.get("status") or {}).get("rollout") or {}
+    rollout = shown.get("rollout") or {}
+    phase = rollout.get("phase")
+    if phase is None or not before or phase == before.get("phase"):
+        return []
+    bad = phase == Phase.HELD or situation.failed is not None
+    return [Event("Warning" if bad else "Normal", f"Rollout{phase}", str(rollout.get("message")))]
 
 
 def _as_record(manifest: dict[str, object]) -> Record:
@@ -153,14 +227,10 @@ def _describe(record: Record) -> str:
 
 def _outage_ahead(situation: Situation) -> list[Event]:
     """Said before it happens: the only serving replica goes down and nothing serves until the new one has loaded."""
-    stable, candidate = situation.stable, situation.candidate
-    if stable is None or candidate is None or situation.budget.replicas != 1:
+    left = unfinished(situation)
+    if left is None or left[0] is not Reason.OUTAGE_AHEAD:
         return []
-    pool = situation.pool(stable.hash)
-    if pool.serving == 0 or situation.wanted.get(stable.hash, 0) > 0:
-        return []
-    message = f"{stable.name} stops so that {candidate.name} can load: nothing serves meanwhile. Set spec.rollout.maxSurge to 1 to avoid it"
-    return [Event("Warning", str(Reason.OUTAGE_AHEAD), message)]
+    return [*_announced(situation, ConditionType.RECONCILING, *left)]
 
 
 def _announced(situation: Situation, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:

@@ -38,7 +38,8 @@ def wanted_revision(
 ) -> Record | Draft | list[Problem]:
     """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
 
-    An intent that is stored keeps the values it was resolved with, whatever today's defaults are. ``resolve`` is given the revision
+    An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
+    or engine changed has failed at every block size, so its failed revision stands for it. ``resolve`` is given the revision
     in force unless ``restartId`` changed, so that a newer default does not ride along with a change made for another reason.
     """
     inputs = revision_inputs(spec)
@@ -52,6 +53,9 @@ def wanted_revision(
         if not isinstance(outcome, Resolved):
             return outcome
         resolved = outcome
+    failed = next((record for record in alike if record.state is State.FAILED), None)
+    if failed is not None and stable is not None and not stable.same_intent(inputs):
+        return failed
     speculation = effective_speculation(spec, resolved.trained_block_size, stable)
     same = next((record for record in alike if record.speculation == speculation), None)
     return same or Draft(inputs, spec.block_size, speculation, resolved)

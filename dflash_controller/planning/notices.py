@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from dflash_controller.api.conditions import Reason, shorten
-from dflash_controller.api.types import as_written
-from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.planning.operations import pin
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.snapshot import Object
-
-_LATER = ("analysis", "automaticRollback", "deadline", "onInconclusive", "paused", "probe", "window")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def notices(situation: Situation) -> list[dict[str, str]]:
@@ -24,7 +19,7 @@ def notices(situation: Situation) -> list[dict[str, str]]:
     found: list[tuple[Reason, str]] = []
     if target is not None:
         resolved = target.resolved
-        loose = [what for what, model in (("target", resolved.target), ("drafter", resolved.drafter)) if not _pinned(model)]
+        loose = [what for what, model in (("target", resolved.target), ("drafter", resolved.drafter)) if not model.pinned]
         if loose:
             fields = " and ".join(f"spec.{what}.revision" for what in loose)
             found.append(
@@ -41,13 +36,12 @@ def notices(situation: Situation) -> list[dict[str, str]]:
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
     if idle := _not_acted_upon(situation):
         found.append((Reason.NOT_ACTED_UPON, f"This release checks and stores, but does not act upon, {', '.join(idle)}"))
+    name = pin(situation.deployment)
+    if name and situation.pin is None:
+        found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
     if changed := foreign_template_keys(situation):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
-
-
-def _pinned(model: ModelRef) -> bool:
-    return bool(model.revision and _COMMIT.fullmatch(model.revision))
 
 
 def _newer_defaults(situation: Situation, target: Record) -> str | None:
@@ -64,11 +58,7 @@ def _newer_defaults(situation: Situation, target: Record) -> str | None:
 def _not_acted_upon(situation: Situation) -> list[str]:
     """Fields the user set in the belief that they do something."""
     spec = situation.spec
-    if spec is None:
-        return []
-    auto = ["spec.tuning.mode Auto"] if spec.tuning.mode == "Auto" else []
-    rollout = as_written(spec).get("rollout") or {}
-    return auto + [f"spec.rollout.{name}" for name in _LATER if name in rollout]
+    return ["spec.tuning.mode Auto"] if spec is not None and spec.tuning.mode == "Auto" else []
 
 
 def foreign_template_keys(situation: Situation) -> list[str]:

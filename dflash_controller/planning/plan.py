@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dflash_controller.planning.probe_request import ProbeRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -90,6 +92,8 @@ class Plan:
     steps: tuple[Step, ...] = ()
     status: Mapping[str, Any] | None = None
     requeue_after_s: float | None = None
+    probe: ProbeRequest | None = None
+    """The prompts to be sent meanwhile; None: none, and what is under way is broken off."""
 
     @property
     def irreversible(self) -> bool:

@@ -35,7 +35,8 @@ def pools(snapshot: Snapshot) -> list[Pool]:
                 wanted=int(workload["spec"].get("replicas", 1)) if workload else 0,
                 existing=sum(not pod.terminating for pod in mine),
                 serving=sum(pod.serving for pod in mine),
-                terminating=sum(pod.terminating for pod in mine),
+                # What a dead node held is lost, and its pods may be there for ever.
+                terminating=sum(pod.terminating and pod.node not in snapshot.dead_nodes for pod in mine),
                 settled=workload is None or _settled(workload),
                 drops_broken_first=workload is None or workload["kind"] != LEADER_WORKER_SET,
             )

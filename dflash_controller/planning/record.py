@@ -20,8 +20,11 @@ from dflash_controller.api import names
 from dflash_controller.api.inputs import canonical
 from dflash_controller.api.speculation import Speculation, parse_speculation
 from dflash_controller.engines.resolved import Resolved
+from dflash_controller.planning.analysis.evidence import ProbeRun
+from dflash_controller.planning.analysis.probe_json import from_json
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.snapshot import Object
+from dflash_controller.planning.trial import Trial
 
 FORMAT = 1
 HISTORY_ENTRIES = 20
@@ -61,12 +64,21 @@ class Record:
     resolved: Resolved
     workload: Mapping[str, Any]
     history: tuple[Mapping[str, str], ...]
+    trial: Trial
+    probe: ProbeRun | None
+    """Its answers to the probe's prompts, where it has been asked."""
     source: Object
     """The ControllerRevision it was read from."""
 
     @property
     def name(self) -> str:
         return str(self.source["metadata"]["name"])
+
+    @property
+    def origin(self) -> str | None:
+        """Who last made it a candidate."""
+        asked = [entry["origin"] for entry in self.history if entry["outcome"] == State.CANDIDATE]
+        return asked[-1] if asked else None
 
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
         """Compared as written, in today's canonical form on both sides: an older operator's spelling never makes a difference."""
@@ -90,9 +102,19 @@ def read(revision: Object) -> Record | None:
             resolved=Resolved.from_json(data["resolved"]),
             workload=data["workload"],
             history=tuple(json.loads(annotations.get(names.ANNOTATION_HISTORY, "[]"))),
+            probe=_probe(annotations.get(names.ANNOTATION_PROBE)),
+            trial=Trial.from_json(annotations.get(names.ANNOTATION_TRIAL)),
             source=revision,
         )
     except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _probe(text: str | None) -> ProbeRun | None:
+    """Answers that cannot be read count as not given: the probe asks again."""
+    try:
+        return from_json(text) if text else None
+    except ValueError:
         return None
 
 
@@ -131,6 +153,7 @@ def manifest(
     content: Mapping[str, Any],
     state: State,
     history: Sequence[Mapping[str, str]],
+    trial: Trial,
 ) -> dict[str, Any]:
     """The ControllerRevision to create."""
     return {
@@ -140,7 +163,11 @@ def manifest(
             "name": f"{deployment}-{revision}",
             "namespace": namespace,
             "labels": names.child_labels(deployment) | {names.LABEL_REVISION: revision},
-            "annotations": {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json(history)},
+            "annotations": {
+                names.ANNOTATION_STATE: state.value,
+                names.ANNOTATION_HISTORY: _history_json(history),
+                names.ANNOTATION_TRIAL: trial.to_json(),
+            },
             "ownerReferences": [dict(owner)],
         },
         "data": dict(content),

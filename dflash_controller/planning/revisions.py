@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
+from dflash_controller.planning.analysis.evidence import ProbeRun
+from dflash_controller.planning.analysis.probe_json import to_json
 from dflash_controller.planning.intent import Draft
+from dflash_controller.planning.operations import standing
 from dflash_controller.planning.ownership import owner_reference, ref
 from dflash_controller.planning.plan import Annotate, Event
 from dflash_controller.planning.pools import revision_of
@@ -24,7 +28,10 @@ from dflash_controller.planning.record import (
     revision_hash,
     state_annotations,
 )
+from dflash_controller.planning.ruling import Ruling
 from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
+from dflash_controller.planning.trial import Trial
 from dflash_controller.render.workload import workload
 
 
@@ -51,6 +58,8 @@ def new_revision(situation: Situation, spec: Spec, draft: Draft) -> dict[str, An
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
         State.CANDIDATE,
         [history_entry(situation.context.now, Origin.USER, State.CANDIDATE, "SpecChanged")],
+        # A revision that was pruned comes back under its old name, which an old annotation may hold.
+        Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
     )
 
 
@@ -74,40 +83,126 @@ def lost_revisions(situation: Situation) -> list[dict[str, Any]]:
             content,
             state,
             [history_entry(situation.context.now, Origin.USER, state, "RebuiltFromWorkload")],
+            Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
         )
         for position, (state, revision, content) in enumerate(lost)
     ]
 
 
-def move_states(situation: Situation, target: Record, *, fresh: bool) -> tuple[Situation, list[Annotate | Event]]:
-    """Give the wanted revision its role, promote it when it has proved itself, and supersede candidates nobody wants any more.
+@dataclass(slots=True)
+class _Moves:
+    """Changes of revisions, in the order they are written."""
 
-    ``fresh``: the revision is made by this very plan. Promotion is one write, and comes before any stable replica beyond the canary's
-    is taken.
-    """
-    now = situation.context.now
-    moves: list[Annotate | Event] = []
-    records = list(situation.records)
+    now: datetime
+    records: list[Record]
+    steps: list[Annotate | Event] = field(default_factory=list)
 
-    def move(record: Record, state: State, reason: str, number: int | None = None) -> Record:
-        moves.append(Annotate(ref(record.source), state_annotations(record, state, now, Origin.USER, reason), number))
-        moved = replace(record, state=state, number=record.number if number is None else number)
-        records[records.index(record)] = moved
+    def move(
+        self, record: Record, state: State, origin: Origin, reason: str, number: int | None = None, trial: Trial | None = None
+    ) -> Record:
+        annotations = state_annotations(record, state, self.now, origin, reason)
+        if trial is not None:
+            annotations |= {names.ANNOTATION_TRIAL: trial.to_json()}
+        if state is State.CANDIDATE:
+            annotations |= {names.ANNOTATION_PROBE: ""}
+        self.steps.append(Annotate(ref(record.source), annotations, number))
+        return self._replace(
+            record,
+            state=state,
+            number=record.number if number is None else number,
+            trial=record.trial if trial is None else trial,
+            probe=None if state is State.CANDIDATE else record.probe,
+        )
+
+    def remember(self, record: Record, trial: Trial) -> Record:
+        self.steps.append(Annotate(ref(record.source), {names.ANNOTATION_TRIAL: trial.to_json()}))
+        return self._replace(record, trial=trial)
+
+    def keep(self, record: Record, run: ProbeRun) -> Record:
+        self.steps.append(Annotate(ref(record.source), {names.ANNOTATION_PROBE: to_json(run)}))
+        return self._replace(record, probe=run)
+
+    def _replace(self, record: Record, **changes: Any) -> Record:
+        moved = replace(record, **changes)
+        self.records[self.records.index(record)] = moved
         return moved
 
-    for record in situation.records:
-        if record.state is State.CANDIDATE and record.hash != target.hash:
-            move(record, State.SUPERSEDED, "SpecChanged")
 
-    stable, candidate = situation.stable, None
-    if stable is None or target.hash != stable.hash:
-        candidate = target
-        if not fresh and target.state is not State.CANDIDATE:
-            candidate = move(target, State.CANDIDATE, "SpecChanged", next_number(records))
-        elif not fresh and (situation.pool(target.hash).serving > 0 or situation.budget.replicas == 0):
-            stable, candidate = move(target, State.STABLE, "Serving" if situation.budget.replicas else "Unproven"), None
-            moves.append(Event("Normal", "Promoted", f"{target.name} is in force"))
-    return replace(situation, records=tuple(records), stable=stable, candidate=candidate), moves
+def take_roles(situation: Situation, target: Record, *, fresh: bool) -> tuple[Situation, list[Annotate | Event]]:
+    """Make the wanted revision the candidate, unless it is in force or has failed, and supersede what nobody wants any more.
+
+    ``fresh``: it is made by this very plan. The first revision of all is in force once it serves: there is nothing to compare it with.
+    A failure is forgotten when the spec asks for something else; a pin is no change of the spec.
+    """
+    moves = _Moves(situation.context.now, list(situation.records))
+    why = "Pinned" if situation.pin else "SpecChanged"
+    for record in situation.records:
+        given_up = record.state is State.FAILED and not situation.pin and not record.same_intent(target.inputs)
+        if record.hash != target.hash and (record.state is State.CANDIDATE or given_up):
+            moves.move(record, State.SUPERSEDED, Origin.USER, why)
+
+    stable, candidate, failed = situation.stable, None, None
+    if stable is None and not fresh and (situation.pool(target.hash).serving > 0 or situation.budget.replicas == 0):
+        stable = moves.move(target, State.STABLE, Origin.USER, "Serving" if situation.budget.replicas else "Unproven")
+        moves.steps.append(Event("Normal", "Promoted", f"{target.name} is in force"))
+    elif stable is None or target.hash != stable.hash:
+        if target.state is State.FAILED and stable is not None and not situation.pin:
+            failed = target
+        elif fresh or target.state is State.CANDIDATE:
+            candidate = target
+        else:
+            trial = Trial(disregards=standing(situation.deployment, target.name))
+            candidate = moves.move(target, State.CANDIDATE, Origin.USER, why, next_number(moves.records), trial)
+    return replace(situation, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+
+
+def keep_answers(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+    """What the probe has just brought is kept with the revisions that gave it."""
+    moves = _Moves(situation.context.now, list(situation.records))
+    stable, candidate = situation.stable, situation.candidate
+    for run in situation.context.probes:
+        if candidate is not None and run.revision == candidate.hash and _is_news(run, candidate):
+            candidate = moves.keep(candidate, run)
+        if stable is not None and run.revision == stable.hash and _is_news(run, stable):
+            stable = moves.keep(stable, run)
+    return replace(situation, records=tuple(moves.records), stable=stable, candidate=candidate), moves.steps
+
+
+def _is_news(run: ProbeRun, record: Record) -> bool:
+    return record.probe is None or to_json(run) != to_json(record.probe)
+
+
+def carry_out(situation: Situation, ruling: Ruling) -> tuple[Situation, list[Annotate | Event]]:
+    """Write down what was ruled. Promotion is one write, and comes before any stable replica beyond the canary's is taken."""
+    candidate, moves = situation.candidate, _Moves(situation.context.now, list(situation.records))
+    if candidate is None:
+        raise ValueError("a ruling without a candidate")
+    ruled = replace(situation, ruling=ruling)
+    match ruling.end:
+        case State.STABLE:
+            stable = moves.move(candidate, State.STABLE, Origin(candidate.origin or Origin.USER), ruling.reason.value, trial=ruling.trial)
+            moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {ruling.message}"))
+            ruled = replace(ruled, stable=stable, candidate=None)
+        case State.FAILED:
+            failed = moves.move(candidate, State.FAILED, Origin.ROLLBACK, ruling.reason.value, trial=ruling.trial)
+            moves.steps.append(Event("Warning", ruling.reason.value, f"{candidate.name} is given up: {ruling.message}"))
+            ruled = replace(ruled, candidate=None, failed=failed)
+        case _ if ruling.trial != candidate.trial:
+            ruled = replace(ruled, candidate=moves.remember(candidate, ruling.trial))
+    return replace(ruled, records=tuple(moves.records)), moves.steps
+
+
+def note_lack_of_room(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+    """A revision in force that is still replacing another, and waits for accelerators above spec.replicas that nobody has."""
+    stable = situation.stable
+    others = any(pool.existing for pool in situation.pools if stable and pool.revision != stable.hash)
+    if stable is None or not others or stable.trial.without_surge or not situation.budget.max_surge:
+        return situation, []
+    if unschedulable_s(situation, stable.hash) < SURGE_PATIENCE_S:
+        return situation, []
+    moves = _Moves(situation.context.now, list(situation.records))
+    noted = moves.remember(stable, replace(stable.trial, without_surge=True))
+    return replace(situation, stable=noted, records=tuple(moves.records)), moves.steps
 
 
 def next_number(records: Sequence[Record]) -> int:

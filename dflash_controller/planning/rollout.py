@@ -70,6 +70,16 @@ def rollout_goals(budget: Budget, stable: str | None, candidate: str | None) -> 
     return {candidate: canary, stable: budget.replicas - (0 if budget.max_surge else canary)}
 
 
+def frozen_goals(budget: Budget, pools: Sequence[Pool], stable: str) -> dict[str, int]:
+    """Where a paused replacement stays: stable keeps what it has got, and gets what is added; what is taken goes from the older ones."""
+    older = {pool.revision: pool.wanted for pool in pools if pool.revision != stable and pool.wanted}
+    has = sum(pool.wanted for pool in pools if pool.revision == stable)
+    goals = {stable: max(budget.replicas - sum(older.values()), min(has, budget.replicas))}
+    for revision, wanted in older.items():
+        goals[revision] = min(wanted, budget.replicas - sum(goals.values()))
+    return goals
+
+
 def next_replicas(budget: Budget, pools: Sequence[Pool], goals: Mapping[str, int]) -> dict[str, int]:
     """One step towards ``goals``; revisions not named there go to 0.
 

@@ -9,6 +9,7 @@ from dflash_controller.api.types import Spec
 from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.rollout import Budget, Pool
+from dflash_controller.planning.ruling import Ruling
 from dflash_controller.planning.snapshot import Object, Snapshot
 
 
@@ -24,6 +25,12 @@ class Situation:
     records: tuple[Record, ...] = ()
     stable: Record | None = None
     candidate: Record | None = None
+    failed: Record | None = None
+    """The revision the spec asks for, where it was tried and given up: stable serves in its place."""
+    pin: Record | None = None
+    """The revision an annotation asks for in place of the spec's."""
+    ruling: Ruling | None = None
+    """About the candidate; also where this plan ends its trial."""
     budget: Budget = field(default_factory=lambda: Budget(0, 0, 0))
     pools: tuple[Pool, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)

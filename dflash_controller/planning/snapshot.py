@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -30,9 +31,13 @@ class Pod:
     resource_version: str
     revision: str
     role: str
+    node: str | None
+    """Where it was scheduled to."""
     ip: str | None
     phase: str
     ready: bool
+    ready_since: datetime | None
+    """When it last became Ready; None while it is not."""
     terminating: bool
     restarts: int
     waiting_reason: str | None
@@ -41,6 +46,8 @@ class Pod:
     """The newest container message that explains a failure."""
     unschedulable: str | None
     """The scheduler's message while PodScheduled is False."""
+    unschedulable_since: datetime | None
+    """When the scheduler first found no place; None while it has one or has not looked."""
 
     @property
     def serving(self) -> bool:
@@ -60,7 +67,7 @@ class Snapshot:
     workloads: tuple[Object, ...] = ()
     """apps/v1 Deployments and leaderworkerset.x-k8s.io/v1 LeaderWorkerSets, one per revision."""
     others: tuple[Object, ...] = ()
-    """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor.
+    """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor, Jobs that fetch weights.
 
     As among revisions and workloads, an object without our label may be here: it holds a name we need.
     """
@@ -69,3 +76,5 @@ class Snapshot:
     """True when the children were read from the API server for this very decision, False when they come from the store."""
     kinds: frozenset[str] = field(default_factory=frozenset)
     """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""
+    dead_nodes: frozenset[str] = frozenset()
+    """Nodes of terminating pods that are gone or not Ready: nobody is there to end those pods."""

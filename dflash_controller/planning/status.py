@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
-from dflash_controller.api import names
+from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import Reason, shorten, timestamp
 from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.planning.analysis.verdict import MetricVerdict
 from dflash_controller.planning.conditions import conditions, unfinished
 from dflash_controller.planning.notices import notices
-from dflash_controller.planning.record import Record
+from dflash_controller.planning.record import Record, State
+from dflash_controller.planning.ruling import Phase
 from dflash_controller.planning.situation import Situation
 from dflash_controller.render.startup import startup_budget_s
 
 REVISIONS_SHOWN = 20
+SHOWN_FOR = timedelta(seconds=60)
+VERDICT_LETTERS = 256
 
 
 def status(situation: Situation) -> dict[str, Any]:
@@ -64,24 +70,96 @@ def _figures(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
 
 def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The rollout under way, the first start included, else the last one."""
-    target, left, before = situation.target, unfinished(situation), shown.get("rollout") or {}
-    now, under_way = timestamp(situation.context.now), before.get("phase") in ("Canary", "Progressing")
-    if target is None:
+    before: Mapping[str, Any] = shown.get("rollout") or {}
+    about = situation.candidate or situation.failed or situation.stable
+    if about is None or situation.obstacle is not None:
         return before or None
-    if left is None:
-        done = {"phase": "Completed", "message": f"{target.name} is in force", "startedAt": before.get("startedAt"), "finishedAt": now}
-        return done if under_way else before or None
-    first = situation.stable is None
-    if not first and left[0] is not Reason.ROLLOUT_IN_PROGRESS and not under_way:
-        return before or None
-    canary = situation.candidate is not None and not first
+    phase, reason, step, message = _standing(situation, about)
+    now = timestamp(situation.context.now)
+    same = before.get("revision") == about.name and (phase in _ENDS or before.get("phase") not in _ENDS)
+    over = phase in _ENDS
     return {
-        "phase": "Canary" if canary else "Progressing",
-        "step": "Waiting for one replica to serve" if situation.candidate else "Replacing replicas within the budget",
-        "message": shorten(left[1]),
-        "startedAt": before.get("startedAt", now) if under_way else now,
-        "updatedReplicas": situation.pool(target.hash).serving,
+        "phase": phase.value,
+        "revision": about.name,
+        "reason": reason.value if reason else None,
+        "step": step,
+        "message": shorten(message),
+        "startedAt": before.get("startedAt", now) if same else now,
+        "finishedAt": (before.get("finishedAt") if same else None) or now if over else None,
+        "updatedReplicas": situation.pool(about.hash).serving,
+        **_analysis(situation, before if same else {}),
     }
+
+
+_ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
+
+
+def _standing(situation: Situation, about: Record) -> tuple[Phase, Reason | None, str | None, str]:
+    """Phase, reason, what is waited for, and the same in a sentence."""
+    left, ruling, newest = unfinished(situation), situation.ruling, max(situation.records, key=lambda record: record.number)
+    moving = left is not None and left[0] not in (Reason.SCALING, Reason.STARTING)
+    if situation.spec is not None and defaults.suspended(situation.spec) and moving:
+        return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
+    if situation.candidate is not None and ruling is not None:
+        return (ruling.phase, ruling.reason, _STEPS.get(ruling.phase), ruling.message)
+    if situation.failed is not None:
+        found = situation.failed.trial.finding
+        reason, message = (found.reason, found.message) if found else (Reason.ROLLED_BACK, "It was given up")
+        rolling = left is not None
+        return (Phase.ROLLING_BACK if rolling else Phase.ROLLED_BACK, reason, _STEPS[Phase.ROLLING_BACK] if rolling else None, message)
+    back = newest.hash != about.hash and newest.state is State.SUPERSEDED
+    if left is None or (not moving and situation.candidate is None):
+        if back:
+            return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
+        return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is in force")
+    if back:
+        return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
+    phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.PROGRESSING
+    return (phase, left[0], _STEPS.get(phase), left[1])
+
+
+_STEPS = {
+    Phase.PREPARING: "Waiting to take a replica",
+    Phase.CANARY: "Waiting for one replica to serve",
+    Phase.ANALYZING: "Comparing one replica with the stable ones",
+    Phase.HELD: "Waiting for a human",
+    Phase.PAUSED: "Waiting for spec.rollout.paused to become false",
+    Phase.PROGRESSING: "Replacing replicas within the budget",
+    Phase.ROLLING_BACK: "Giving replicas back to the stable revision",
+}
+
+
+def _analysis(situation: Situation, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Verdicts as last shown, until one changes or a minute has passed: the figures in them move with every look."""
+    kept = {"analyzedAt": before.get("analyzedAt"), "analysis": before.get("analysis")}
+    ruling, now = situation.ruling, situation.context.now
+    if ruling is None or not ruling.verdicts:
+        return kept
+    fresh = [_verdict(verdict) for verdict in ruling.verdicts]
+    same = [(item["metric"], item["verdict"]) for item in fresh] == [(item["metric"], item["verdict"]) for item in kept["analysis"] or ()]
+    if same and ruling.end is None and timestamp(now - SHOWN_FOR) < str(kept["analyzedAt"]):
+        return kept
+    return {"analyzedAt": timestamp(now), "analysis": fresh}
+
+
+def _verdict(verdict: MetricVerdict) -> dict[str, Any]:
+    return {
+        "metric": verdict.metric,
+        "verdict": verdict.outcome.value,
+        "candidate": _rounded(verdict.candidate),
+        "stable": _rounded(verdict.stable),
+        "limit": _rounded(verdict.limit),
+        "samples": _rounded(verdict.samples),
+        "stableSamples": _rounded(verdict.stable_samples),
+        "ageSeconds": _rounded(verdict.age_s),
+        "gates": None if verdict.gates else False,
+        "message": shorten(verdict.message, VERDICT_LETTERS),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four digits: more say nothing."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 def _revisions(situation: Situation) -> list[dict[str, Any]]:
@@ -98,7 +176,8 @@ def _revision_status(situation: Situation, record: Record) -> dict[str, Any]:
         "engine": f"{record.resolved.engine} {record.resolved.version}",
         "speculation": record.speculation.label(),
         "drafterRevision": _revision(record.resolved.drafter),
-        "origin": record.history[-1]["origin"] if record.history else None,
+        "origin": record.origin,
+        "reason": record.history[-1]["reason"] if record.history else None,
         "replicas": pool.existing,
         "readyReplicas": pool.serving,
     }

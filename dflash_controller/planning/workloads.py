@@ -26,7 +26,7 @@ def workload_steps(situation: Situation) -> list[Apply]:
         item, record, replicas = live.get(revision), records.get(revision), situation.wanted.get(revision, 0)
         if item is not None and revision not in roles and _deserted(situation, revision):
             continue
-        if item is None and record is None:
+        if item is None and (record is None or (replicas == 0 and record != situation.stable)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
         now = int(item["spec"].get("replicas", 1)) if item else 0
@@ -37,12 +37,14 @@ def workload_steps(situation: Situation) -> list[Apply]:
 
 def clean_up(situation: Situation, history_limit: int) -> list[Step]:
     """Workloads without replicas of revisions that are out of force, then the states and the number of revisions kept."""
-    roles = {record.hash for record in (situation.stable, situation.candidate) if record}
+    roles = {record.hash for record in (situation.stable, situation.candidate, situation.failed, situation.pin) if record}
+    in_force = {record.hash for record in (situation.stable, situation.candidate) if record}
     steps: list[Step] = [
         Delete(ref(item))
         for item in situation.snapshot.workloads
-        if (revision := revision_of(item)) not in roles and _deserted(situation, revision) and not being_deleted(item)
+        if (revision := revision_of(item)) not in in_force and _deserted(situation, revision) and not being_deleted(item)
     ]
+    steps += [Delete(ref(job)) for job in _spent_jobs(situation)]
     running = {revision_of(item) for item in situation.snapshot.workloads} | {pool.revision for pool in situation.pools if pool.existing}
     idle = [record for record in situation.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
     for record in idle:
@@ -51,6 +53,14 @@ def clean_up(situation: Situation, history_limit: int) -> list[Step]:
             steps.append(Annotate(ref(record.source), changes))
     kept = sorted((record for record in idle if record.state is not State.STABLE), key=lambda record: record.number, reverse=True)
     return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]
+
+
+def _spent_jobs(situation: Situation) -> list[Object]:
+    """Jobs that fetched weights for a candidate that has got its replica, or is none any more."""
+    candidate = situation.candidate
+    wanted = candidate.hash if candidate is not None and not situation.pool(candidate.hash).wanted else None
+    jobs = [item for item in situation.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
+    return [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
 
 
 def _deserted(situation: Situation, revision: str) -> bool:

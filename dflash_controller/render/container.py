@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_controller.api.names import ENGINE_CONTAINER, HTTP_PORT_NAME, ROLE_ENGINE
@@ -27,7 +27,7 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
         "image": resolved.image,
         "command": list(launch.command),
         "args": list(launch.args if leads else launch.worker_args),
-        "env": _env(spec, launch, mounts),
+        "env": environment(spec, launch.env, mounts),
         "ports": _ports(resolved, answers=leads or probes.worker is not None),
         **(_engine_probes(resolved, probes) if leads else _worker_probes(probes)),
         # Endpoints are withdrawn while the engine still answers; SGLang and vLLM go on listening when told to stop.
@@ -39,9 +39,10 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
     }
 
 
-def _env(spec: Spec, launch: Launch, mounts: Sequence[Mount]) -> list[dict[str, Any]]:
-    """Ours by name, then the user's as written: theirs replace ours, and may refer to them as ``$(NAME)``."""
-    ours = dict(launch.env)
+def environment(spec: Spec, fixed: Mapping[str, str], mounts: Sequence[Mount]) -> list[dict[str, Any]]:
+    """Ours (``fixed`` and what the mounts say) by name, then the user's as written: theirs replace ours, and may refer to them as
+    ``$(NAME)``."""
+    ours = dict(fixed)
     for mount in mounts:
         ours |= mount.env
     users = [as_manifest(variable) for variable in spec.engine.env]

@@ -44,7 +44,7 @@ def pod_template(
             "containers": [engine_container(role, spec, resolved, launch, probes, mounted)],
             "volumes": [mount.volume() for mount in mounted],
             "nodeSelector": {PRODUCT_LABEL: resolved.gpu_product} | scheduling.get("nodeSelector", {}),
-            "tolerations": _tolerations(spec, resolved),
+            "tolerations": tolerations(spec, resolved),
             "affinity": scheduling.get("affinity"),
             "topologySpreadConstraints": [
                 {"labelSelector": {"matchLabels": engine_selector(name)}} | constraint
@@ -68,7 +68,7 @@ def _metadata(role: str, name: str, revision: str, spec: Spec, resolved: Resolve
     }
 
 
-def _tolerations(spec: Spec, resolved: Resolved) -> list[dict[str, Any]]:
+def tolerations(spec: Spec, resolved: Resolved) -> list[dict[str, Any]]:
     """The taint that keeps other pods off accelerator nodes has the resource's name by convention."""
     ours = {"key": resolved.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
     users = [as_manifest(toleration) for toleration in spec.scheduling.tolerations]

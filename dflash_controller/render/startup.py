@@ -16,9 +16,14 @@ SCHEDULING_S = 600
 PROBE_PERIOD_S = 10
 
 
+def load_s(resolved: Resolved) -> int:
+    """Seconds until the weights have arrived: bytes / assumed rate x 1.5."""
+    return math.ceil(resolved.weight_bytes / resolved.load_bytes_per_s * SAFETY)
+
+
 def startup_budget_s(resolved: Resolved) -> int:
-    """Seconds from container start to the first answer: weight bytes / assumed rate x 1.5 + compilation and graph capture."""
-    return math.ceil(resolved.weight_bytes / resolved.load_bytes_per_s * SAFETY) + COMPILE_S
+    """Seconds from container start to the first answer: the weights, then compilation and graph capture."""
+    return load_s(resolved) + COMPILE_S
 
 
 def startup_failure_threshold(resolved: Resolved) -> int:

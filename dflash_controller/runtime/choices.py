@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.observe.prometheus import PrometheusSettings
+from dflash_controller.observe.prometheus_readings import TrialSettings
 from dflash_controller.observe.prometheus_source import PrometheusSource
 from dflash_controller.observe.scrape import Scraper, ScrapeSettings
 from dflash_controller.observe.shown import ShowSettings
@@ -39,7 +40,8 @@ def metrics_source(settings: Settings) -> Source:
         tenant=settings.prometheus_tenant,
         matcher=settings.prometheus_matcher,
     )
-    return PrometheusSource(prometheus, settings.metrics_window_seconds)
+    window_s = settings.metrics_window_seconds
+    return PrometheusSource(prometheus, window_s, trials=TrialSettings(window_s, step_s=settings.scrape_seconds))
 
 
 def show_settings(settings: Settings) -> ShowSettings:

@@ -10,9 +10,11 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.shown import Shown, ShowSettings
 from dflash_controller.observe.source import Source, Target
+from dflash_controller.planning.analysis.evidence import Trace
 from dflash_controller.planning.context import NOT_MEASURED, MetricsHealth
-from dflash_controller.planning.record import Record, read
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.planning.intent import stable_record
+from dflash_controller.planning.record import Record, State, read
+from dflash_controller.planning.snapshot import Key, Snapshot
 
 _FIELDS = {
     "acceptance_length": "acceptanceLength",
@@ -42,12 +44,23 @@ class Measurements:
         found = self.collector.health(key)
         return NOT_MEASURED if found is None else MetricsHealth(found.available, Reason(found.reason), found.message)
 
+    def evidence(self, snapshot: Snapshot) -> tuple[Mapping[str, tuple[Trace, ...]], str | None]:
+        """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
+        records = [record for item in snapshot.revisions if (record := read(item)) is not None]
+        candidate = next((record.hash for record in records if record.state is State.CANDIDATE), None)
+        if candidate is None:
+            return {}, None
+        stable = stable_record(records)
+        tried, before, trouble = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
+        return {candidate: tried} | ({stable.hash: before} if stable else {}), trouble
+
     def _targets(self) -> Iterator[Target]:
         records: dict[tuple[Key, str], Record] = {}
         for item in self._store.revisions():
             if record := read(item):
                 metadata = item["metadata"]
                 records[Key(metadata["namespace"], metadata["labels"][names.LABEL_DEPLOYMENT]), record.hash] = record
+        on_trial = {key for (key, _), record in records.items() if record.state is State.CANDIDATE}
         for key, pod in self._store.pods():
             found = records.get((key, pod.revision))
             if found is not None and pod.serving and pod.ip:
@@ -61,6 +74,8 @@ class Measurements:
                     revision=pod.revision,
                     engine=found.resolved.engine,
                     speculation_on=found.speculation.max_block_size > 1,
+                    ready_at_s=pod.ready_since.timestamp() if pod.ready_since else 0.0,
+                    on_trial=key in on_trial,
                 )
 
     def _shown(self, key: Key) -> Shown | None:

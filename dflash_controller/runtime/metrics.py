@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -15,6 +17,20 @@ from dflash_controller import __version__
 from dflash_controller.planning.snapshot import Key
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+_OF = ("namespace", "deployment")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a deployment's status says that metrics repeat."""
+
+    phase: str
+    revisions: Mapping[str, str]
+    """What each revision is: ``stable``, ``candidate``, ``superseded`` and so on."""
+    analysis: Sequence[Mapping[str, Any]] = ()
+    """``status.rollout.analysis``."""
 
 
 class Metrics:
@@ -45,6 +61,7 @@ class Metrics:
         self._resync = Gauge("dflash_last_resync_timestamp_seconds", "When the last complete list was taken in.", registry=self.registry)
         build = Gauge("dflash_build_info", "Always 1; the labels tell the version.", ["version", "python"], registry=self.registry)
         build.labels(__version__, platform.python_version()).set(1)
+        self._phases = Counter("dflash_rollout_phases_total", "Phases that rollouts reached.", ["phase"], registry=self.registry)
         self._deployments = _Deployments()
         self.registry.register(self._deployments)
 
@@ -82,9 +99,12 @@ class Metrics:
         Gauge("dflash_workqueue_depth", "Keys due and not yet taken.", registry=self.registry).set_function(depth)
         Gauge("dflash_workqueue_oldest_seconds", "How long the first of them has been due.", registry=self.registry).set_function(oldest_s)
 
-    def show(self, key: Key, *, phase: str, revisions: Mapping[str, str]) -> None:
-        """A deployment's phase, and its revisions with what each of them is (``stable``, ``candidate``, ``superseded`` and so on)."""
-        self._deployments.shown[key] = (phase, dict(revisions))
+    def show(self, key: Key, shown: Shown) -> None:
+        """What a deployment's status says; a phase that was another one before is counted."""
+        before = self._deployments.shown.get(key)
+        if before is not None and before.phase != shown.phase:
+            self._phases.labels(shown.phase).inc()
+        self._deployments.shown[key] = shown
 
     def forget(self, key: Key) -> None:
         """The deployment is gone, and its series with it."""
@@ -99,11 +119,11 @@ class _Deployments(Collector):
     """Series that come and go with the deployments."""
 
     def __init__(self) -> None:
-        self.shown: dict[Key, tuple[str, dict[str, str]]] = {}
+        self.shown: dict[Key, Shown] = {}
 
     def collect(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_deployments", "DFlashDeployments by phase.", labels=["phase"])
-        for phase, count in sorted(Tally(phase for phase, _ in self.shown.values()).items()):
+        for phase, count in sorted(Tally(shown.phase for shown in self.shown.values()).items()):
             phases.add_metric([phase], count)
         yield phases
         revisions = GaugeMetricFamily(
@@ -114,8 +134,26 @@ class _Deployments(Collector):
         for key, revision, role in self._roles():
             revisions.add_metric([key.namespace, key.name, revision, role], 1)
         yield revisions
+        yield from self._rollouts()
 
     def _roles(self) -> Iterable[tuple[Key, str, str]]:
-        for key, (_, revisions) in sorted(self.shown.items()):
-            for revision, role in sorted(revisions.items()):
+        for key, shown in sorted(self.shown.items()):
+            for revision, role in sorted(shown.revisions.items()):
                 yield key, revision, role
+
+    def _rollouts(self) -> Iterator[Metric]:
+        phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])
+        verdicts = GaugeMetricFamily("dflash_rollout_verdict", "Always 1; the verdict on a metric.", labels=[*_OF, "metric", "verdict"])
+        figures = GaugeMetricFamily(
+            "dflash_rollout_metric",
+            "What the last analysis compared, in the metric's own unit: candidate, stable, and the limit.",
+            labels=[*_OF, "metric", "side"],
+        )
+        for key, shown in sorted(self.shown.items()):
+            phases.add_metric([key.namespace, key.name, shown.phase], 1)
+            for item in shown.analysis:
+                verdicts.add_metric([key.namespace, key.name, item["metric"], item["verdict"]], 1)
+                for side in ("candidate", "stable", "limit"):
+                    if item.get(side) is not None:
+                        figures.add_metric([key.namespace, key.name, item["metric"], side], item[side])
+        yield from (phases, verdicts, figures)

@@ -17,7 +17,8 @@ from dflash_controller.planning.obstacles import refused
 from dflash_controller.planning.plan import Plan
 from dflash_controller.planning.snapshot import Key, Snapshot
 from dflash_controller.runtime.measurements import Measurements
-from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.metrics import Metrics, Shown
+from dflash_controller.runtime.prober import Prober
 
 
 def utc_now() -> datetime:
@@ -35,9 +36,11 @@ class Reconciler:
         executor: Executor,
         measurements: Measurements,
         metrics: Metrics,
+        prober: Prober,
         *,
         defaults: OperatorDefaults,
         catalog: Catalog,
+        warm_up_s: float,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store = store
@@ -45,8 +48,10 @@ class Reconciler:
         self._executor = executor
         self._measurements = measurements
         self._metrics = metrics
+        self._prober = prober
         self._defaults = defaults
         self._catalog = catalog
+        self._warm_up_s = warm_up_s
         self._now = now
 
     async def reconcile(self, key: Key) -> float | None:
@@ -56,7 +61,10 @@ class Reconciler:
         A plan that wrote something is followed by another look: the watch brings no news of the operator's own writes.
         """
         # An object that holds a needed name is not watched, so it is looked at each time.
-        snapshot = await self._reader.refresh(key) if self._store.claims(key) else self._store.snapshot(key)
+        if self._store.claims(key):
+            snapshot = await self._reader.refresh(key)
+        else:
+            snapshot = await self._reader.with_dead_nodes(self._store.snapshot(key))
         plan = self._plan(snapshot)
         if plan.irreversible and not snapshot.live:
             snapshot = await self._reader.refresh(key)
@@ -68,6 +76,7 @@ class Reconciler:
             refusal = refused(error.message, forbidden=isinstance(error, Forbidden))
             await self._executor.execute(self._plan(snapshot, refusal), snapshot)
             raise
+        self._prober.want(key, plan.probe)
         self._show(key)
         if result.writes > result.status_written:
             return 0.0
@@ -78,15 +87,21 @@ class Reconciler:
         deployment = snapshot.deployment
         if deployment is None:
             return Plan()
-        stable = (deployment.get("status") or {}).get("stableRevision")
+        key, stable = snapshot.key, (deployment.get("status") or {}).get("stableRevision")
+        traces, trouble = self._measurements.evidence(snapshot)
         return decide(
             snapshot,
             Context(
                 now=self._now(),
                 defaults=self._defaults,
                 catalog=self._catalog,
-                figures=self._measurements.worth_showing(snapshot.key, stable),
-                metrics=self._measurements.health(snapshot.key),
+                figures=self._measurements.worth_showing(key, stable),
+                metrics=self._measurements.health(key),
+                traces=traces,
+                metrics_trouble=trouble,
+                probes=self._prober.answers(key),
+                probe_error=self._prober.error(key),
+                warm_up_s=self._warm_up_s,
                 refusal=refusal,
             ),
         )
@@ -101,4 +116,5 @@ class Reconciler:
             item["name"].removeprefix(f"{key.name}-"): "stable" if item["name"] == status.get("stableRevision") else item["state"].lower()
             for item in status.get("revisions") or ()
         }
-        self._metrics.show(key, phase=(status.get("rollout") or {}).get("phase", "None"), revisions=revisions)
+        rollout = status.get("rollout") or {}
+        self._metrics.show(key, Shown(rollout.get("phase", "None"), revisions, rollout.get("analysis") or ()))

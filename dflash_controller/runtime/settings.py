@@ -59,6 +59,8 @@ class Settings(BaseModel):
     """Time between two rounds of metrics, be they queries of Prometheus or direct scrapes."""
     metrics_window_seconds: Seconds = 300.0
     """Window over which the figures in the status are taken."""
+    warm_up_seconds: Annotated[float, Field(ge=0)] = 60.0
+    """How long a candidate's first replica is left alone before its figures count: kernels are compiled and graphs captured."""
 
     sglang_version: str | None = None
     """SGLang release of a DFlashDeployment that names none; absent: the newest contract-tested one."""

@@ -38,6 +38,10 @@ class Request:
     generated: int = 0
     verify_steps: int = 0
     aborted: bool = False
+    chances: random.Random | None = None
+    """Draws this request's acceptance; None: the engine's own."""
+    draws: list[int] | None = None
+    """Where it is a list, tokens of each verify step are added to it, those that the length limit cuts included."""
 
     @property
     def done(self) -> bool:
@@ -193,12 +197,15 @@ class Batch:
         done.decoding = [request for request in done.decoding if not request.aborted]
         done.prefilling = [request for request in done.prefilling if not request.aborted]
         for request in done.decoding:
-            draw = 1 + self._sampler(request.workload, done.block).accepted(self._random.random())
+            chances = request.chances or self._random
+            draw = 1 + self._sampler(request.workload, done.block).accepted(chances.random())
             kept = min(draw, request.max_tokens - request.generated)
             done.draws.append(draw)
             done.kept.append(kept)
             request.generated += kept
             request.verify_steps += 1
+            if request.draws is not None:
+                request.draws.append(draw)
         for request in done.prefilling:
             request.generated = 1
             request.first_token_s = done.end_s

@@ -12,7 +12,7 @@ from testbed.simulator.metrics_sglang import SglangMetrics
 from testbed.simulator.metrics_vllm import VllmMetrics
 from testbed.simulator.settings import EngineSettings, version
 from testbed.simulator.table import ModelTable
-from testbed.simulator.text import answer
+from testbed.simulator.text import answer, flipped
 
 
 class Phase(enum.Enum):
@@ -129,7 +129,10 @@ class SimulatedEngine:
         return None
 
     def text(self, prompt: str, tokens: int) -> Sequence[str]:
-        """Tokens of the answer: a function of target and prompt alone, unless the fault wrong_text is set."""
+        """Tokens of the answer: a function of target and prompt alone, unless the fault wrong_text or tie_rate is set."""
         settings = self.settings
         author = f"{settings.target} with {settings.drafter} {settings.drafter_revision}" if self.faults.wrong_text else settings.target
-        return answer(author, prompt, tokens)
+        right = answer(author, prompt, tokens)
+        if self.faults.tie_rate and self._random.random() < self.faults.tie_rate:
+            return flipped(right, author, prompt, at=self._random.randrange(max(1, tokens)))
+        return right

@@ -31,6 +31,8 @@ class Faults:
     """Metrics whose name begins with one of these are left out."""
     wrong_text: bool = False
     """The drafter changes the text, which a correct one never does."""
+    tie_rate: float = 0.0
+    """Share of answers in which rounding decides a near tie the other way: from there on the text is another one, this time only."""
     startup_s: float | None = None
     """Simulated seconds from the next start to readiness; None leaves it as configured."""
 

@@ -29,7 +29,7 @@ from testbed.simulator.argv import ArgvError
 from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.faults import Faults
 from testbed.simulator.host import Clock, Host
-from testbed.simulator.launch import ANNOTATION_READY_AFTER, ENGINE_CONTAINER, Process, process_of, settings_of, startup_s
+from testbed.simulator.launch import ANNOTATION_READY_AFTER, ENGINE_CONTAINER, Process, pre_stop_s, process_of, settings_of, startup_s
 from testbed.simulator.pod_api import Pod, PodApi, PodEvent
 from testbed.simulator.rules import Rule, faults_for
 from testbed.simulator.server import EngineApp
@@ -56,6 +56,7 @@ class PodState:
     site: web.TCPSite | None = None
     refused: str | None = None
     crash_pending: bool = False
+    draining: bool = False
     annotated: dict[str, str | None] = field(default_factory=dict)
 
     @property
@@ -148,8 +149,10 @@ class Fleet:
         if state.refused:
             return
         if pod["metadata"].get("deletionTimestamp"):
-            if state.host:
-                state.host.drain()
+            if state.host and not state.draining:
+                state.draining = True
+                # As the kubelet: SIGTERM comes after the preStop pause.
+                asyncio.get_running_loop().call_later(pre_stop_s(pod), state.host.drain)
             return
         status = _engine_status(pod)
         container = status.get("state") or {}

@@ -41,6 +41,12 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text)
 
 
+def pre_stop_s(pod: Mapping[str, Any]) -> float:
+    """Seconds between the order to stop and SIGTERM: the preStop pause of the engine container."""
+    container: Mapping[str, Any] = next((c for c in pod["spec"]["containers"] if c["name"] == ENGINE_CONTAINER), {})
+    return float((container.get("lifecycle", {}).get("preStop", {}).get("sleep") or {}).get("seconds", 0))
+
+
 def process_of(pod: Mapping[str, Any]) -> Process | None:
     """The engine container's process of a Pod as the API gives it; None for a pod without one."""
     container = next((c for c in pod["spec"]["containers"] if c["name"] == ENGINE_CONTAINER), None)

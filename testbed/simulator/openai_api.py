@@ -20,7 +20,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A completion asked for. ``limited``: max_tokens ends the answer, not the model."""
+    """A completion asked for. ``limited``: max_tokens ends the answer, not the model. ``continuous_usage``: usage in every event."""
 
     chat: bool
     model: str | None
@@ -30,6 +30,7 @@ class Ask:
     limited: bool
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     workload: str | None
 
 
@@ -43,7 +44,9 @@ def parse(body: Any, headers: Mapping[str, str], *, chat: bool, target: str) -> 
         raise BadRequest(f"max_tokens must be at least 1, got {limit!r}")
     if body.get("n") not in (None, 1):
         raise BadRequest("n must be 1")
-    options = body.get("stream_options") or {}
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    include_usage = bool(options.get("include_usage"))
     return Ask(
         chat=chat,
         model=body.get("model"),
@@ -52,7 +55,8 @@ def parse(body: Any, headers: Mapping[str, str], *, chat: bool, target: str) -> 
         max_tokens=limit or natural_length(target, prompt),
         limited=limit is not None,
         stream=bool(body.get("stream")),
-        include_usage=bool(isinstance(options, dict) and options.get("include_usage")),
+        include_usage=include_usage,
+        continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
         workload=_workload(body, headers),
     )
 
@@ -107,11 +111,12 @@ def answer(ask: Ask, ident: str, model: str, created: int, text: str, generated:
     return {**_envelope(ask, ident, model, created, chunk=False), "choices": [choice], "usage": _usage(ask, generated)}
 
 
-def chunk(ask: Ask, ident: str, model: str, created: int, text: str, reason: str | None, *, first: bool) -> dict[str, Any]:
-    """One event of a streamed answer."""
+def chunk(ask: Ask, ident: str, model: str, created: int, text: str, reason: str | None, *, first: bool, generated: int) -> dict[str, Any]:
+    """One event of a streamed answer, after which ``generated`` tokens are out."""
     choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
     choice |= {"delta": {**({"role": "assistant"} if first else {}), "content": text}} if ask.chat else {"text": text}
-    return {**_envelope(ask, ident, model, created, chunk=True), "choices": [choice]}
+    usage = {"usage": _usage(ask, generated)} if ask.continuous_usage else {}
+    return {**_envelope(ask, ident, model, created, chunk=True), "choices": [choice], **usage}
 
 
 def usage_chunk(ask: Ask, ident: str, model: str, created: int, generated: int) -> dict[str, Any]:

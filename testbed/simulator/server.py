@@ -19,10 +19,12 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from testbed.simulator import native_api as native
 from testbed.simulator import openai_api as openai
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import Phase
 from testbed.simulator.host import Host
+from testbed.simulator.text import Steps, chances
 
 _Handler = Callable[[web.Request, Host], Awaitable[web.StreamResponse]]
 _Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -66,6 +68,7 @@ class EngineApp:
         app.router.add_get("/metrics", self._route(self._metrics))
         app.router.add_post("/v1/completions", self._route(self._completions))
         app.router.add_post("/v1/chat/completions", self._route(self._completions))
+        app.router.add_post("/generate", self._route(self._generate))
         app.router.add_get("/sim/state", self._route(self._sim_state))
         app.router.add_get("/sim/faults", self._route(self._sim_faults))
         app.router.add_patch("/sim/faults", self._route(self._sim_faults))
@@ -201,12 +204,7 @@ class EngineApp:
             return _error(400, str(problem), "BadRequestError")
         if settings.engine == "vllm" and ask.model not in (None, settings.served_model_name):
             return _error(404, f"The model `{ask.model}` does not exist.", "NotFoundError")
-        sim = Request(
-            workload=engine.batch.table.workload(ask.workload),
-            prompt_tokens=ask.prompt_tokens,
-            max_tokens=ask.max_tokens,
-            streaming=ask.stream,
-        )
+        sim = _request(host, ask)
         ident = host.next_id("chatcmpl" if ask.chat else "cmpl")
         if not engine.accepts(host.clock.now()):
             sim.aborted = True
@@ -224,22 +222,57 @@ class EngineApp:
 
     async def _stream(self, request: web.Request, host: Host, ask: openai.Ask, sim: Request, ident: str) -> web.StreamResponse:
         name, created = host.engine.settings.served_model_name, int(time.time())
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
-        await response.prepare(request)
+        response = await _event_stream(request)
         tokens = host.engine.text(ask.prompt, ask.max_tokens)
-        sent = 0
+        steps, sent, events = Steps(sim), 0, b""
         if not sim.aborted:
             async for generated in host.generate(sim):
-                if generated > sent:
-                    text = "".join(tokens[sent:generated])
-                    await response.write(openai.event(openai.chunk(ask, ident, name, created, text, None, first=sent == 0)))
-                    sent = generated
+                for end in steps.ends():
+                    reason = _reason(ask, sim) if end == generated and sim.done else None
+                    text, first = "".join(tokens[sent:end]), sent == 0
+                    events += openai.event(openai.chunk(ask, ident, name, created, text, reason, first=first, generated=end))
+                    sent = end
+                if events:
+                    await response.write(events)
+                    events = b""
         if host.closed.is_set() and sim.aborted:
             raise _Cut
-        await response.write(openai.event(openai.chunk(ask, ident, name, created, "", _reason(ask, sim), first=sent == 0)))
+        if sim.aborted:
+            events = openai.event(openai.chunk(ask, ident, name, created, "", "abort", first=sent == 0, generated=sent))
         if ask.include_usage:
-            await response.write(openai.event(openai.usage_chunk(ask, ident, name, created, sent)))
-        await response.write(openai.LAST_EVENT)
+            events += openai.event(openai.usage_chunk(ask, ident, name, created, sent))
+        await response.write(events + openai.LAST_EVENT)
+        await response.write_eof()
+        return response
+
+    async def _generate(self, request: web.Request, host: Host) -> web.StreamResponse:
+        """SGLang's own API."""
+        engine, settings = host.engine, host.engine.settings
+        if settings.engine != "sglang":
+            raise web.HTTPNotFound
+        self._require_started(host)
+        status = engine.api_error()
+        if status is not None:
+            return _error(status, "simulated fault", "InternalServerError")
+        try:
+            ask = native.parse(await request.json())
+        except (openai.BadRequest, JSONDecodeError) as problem:
+            return web.json_response({"error": {"message": str(problem)}}, status=400)
+        sim, ident = _request(host, ask), host.next_id("gen")
+        tokens = engine.text(ask.prompt, ask.max_tokens)
+        response = await _event_stream(request) if ask.stream else None
+        steps = Steps(sim)
+        async for generated in host.generate(sim):
+            ends = [end for end in steps.ends() if end < generated or not sim.done]
+            outputs = [native.output(ask, ident, settings, sim, tokens[:end], last=False) for end in ends]
+            if response is not None and outputs:
+                await response.write(b"".join(map(openai.event, outputs)))
+        if host.closed.is_set() and sim.aborted:
+            raise _Cut
+        last = native.output(ask, ident, settings, sim, tokens[: sim.generated], last=True)
+        if response is None:
+            return web.json_response(last)
+        await response.write(openai.event(last) + openai.LAST_EVENT)
         await response.write_eof()
         return response
 
@@ -278,6 +311,24 @@ class EngineApp:
     async def _sim_drain(self, request: web.Request, host: Host) -> web.StreamResponse:
         host.drain()
         return web.json_response({})
+
+
+def _request(host: Host, ask: openai.Ask) -> Request:
+    settings, table = host.engine.settings, host.engine.batch.table
+    return Request(
+        workload=table.workload(ask.workload),
+        prompt_tokens=ask.prompt_tokens,
+        max_tokens=ask.max_tokens,
+        streaming=ask.stream,
+        chances=chances(settings.target, settings.drafter, settings.drafter_revision, ask.prompt),
+        draws=[],
+    )
+
+
+async def _event_stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    return response
 
 
 def _reason(ask: openai.Ask, sim: Request) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator, Sequence
+
+from testbed.simulator.batching import Request
 
 _TEXT = """
 the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one you were all
@@ -12,6 +15,7 @@ time new some could these two may first then do any like my now over such our ma
 must well back through years where much your way
 """
 _WORDS = tuple(_TEXT.split())
+_IDS = {word: number for number, word in enumerate(_WORDS)}
 
 _CHARACTERS_PER_TOKEN = 4
 DEFAULT_TOKENS = (64, 512)
@@ -36,3 +40,39 @@ def answer(target: str, prompt: str, tokens: int) -> list[str]:
     """The first ``tokens`` tokens of the answer, to be joined without separator; a shorter answer is a prefix of a longer one."""
     words = _generator(target, prompt).choices(_WORDS, k=tokens)
     return [words[0], *(f" {word}" for word in words[1:])] if words else []
+
+
+def flipped(tokens: Sequence[str], target: str, prompt: str, *, at: int) -> list[str]:
+    """The answer in which a near tie was decided the other way at token ``at``: from there on it is another text."""
+    return [*tokens[:at], *answer(f"the other way {target}", prompt, len(tokens))[at:]]
+
+
+def token_ids(tokens: Sequence[str]) -> list[int]:
+    """The tokens as numbers."""
+    return [_IDS[token.strip()] for token in tokens]
+
+
+def chances(target: str, drafter: str | None, drafter_revision: str | None, prompt: str) -> random.Random:
+    """Decides which drafts of an answer are accepted: what a greedy drafter proposes depends on these alone, and so on each repetition."""
+    return random.Random(hashlib.sha256(f"drafts\0{target}\0{drafter}\0{drafter_revision}\0{prompt}".encode()).digest())
+
+
+class Steps:
+    """Cuts the tokens of a request as its engine committed them: one for the prefill, then those of each verify step."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._taken = 0
+        self._end = 0
+
+    def ends(self) -> Iterator[int]:
+        """How many tokens the answer had after each step that ended since the last call."""
+        request = self._request
+        if self._end == 0 and request.generated:
+            self._end = 1
+            yield 1
+        draws = request.draws or []
+        while self._taken < len(draws):
+            self._end = min(self._end + draws[self._taken], request.max_tokens)
+            self._taken += 1
+            yield self._end

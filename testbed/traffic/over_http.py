@@ -7,6 +7,7 @@ import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -38,7 +39,7 @@ class Client:
         self._target = target
         self._shots = shots
         self._turn = 0
-        self._busy: dict[str, int] = dict.fromkeys(target.urls, 0)
+        self._busy: Counter[str] = Counter()
         self._session: aiohttp.ClientSession | None = None
         self._began_s = time.monotonic()
         self._stopped = False
@@ -109,7 +110,7 @@ class Client:
         started_s = self.now()
         try:
             tokens, first_s = await self._complete(url, shot)
-            self.log.completions.append(Completion(shot.workload, started_s, self.now(), tokens, first_s))
+            self.log.completions.append(Completion(shot.workload, started_s, self.now(), tokens, first_s, url))
         except aiohttp.ClientResponseError as error:
             await self._failed(str(error.status))
         except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as error:

@@ -18,6 +18,8 @@ class Completion:
     finished_s: float
     tokens: int
     first_token_s: float | None = None
+    url: str = ""
+    """Which engine answered."""
 
     @property
     def latency_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,15 +15,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from dflash_controller.observe.dialect import DIALECTS, figures
+from dflash_controller.observe.exposition import read_page
 from dflash_controller.observe.figures import Figures
 from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings
+from dflash_controller.observe.prometheus_readings import TrialSettings
 from dflash_controller.observe.prometheus_source import PrometheusSource
+from dflash_controller.observe.readings import reading
 from dflash_controller.observe.result import Value
 from dflash_controller.observe.scrape import Scraper, ScrapeSettings
 from dflash_controller.observe.source import Source, Target
+from dflash_controller.observe.traces import Traces
 from testbed import binaries
 
 PAGES = Path(__file__).parents[2] / "testbed" / "data" / "metrics"
+RECORDED = {"vllm": "vllm-0.26.0.txt", "sglang": "sglang-0.5.17.txt"}
 WINDOW_S = 10.0
 
 
@@ -47,7 +53,7 @@ class Engine:
 @pytest.fixture
 async def engine_ports() -> AsyncIterator[dict[str, int]]:
     servers = {}
-    for engine, recorded in (("vllm", "vllm-0.26.0.txt"), ("sglang", "sglang-0.5.17.txt")):
+    for engine, recorded in RECORDED.items():
         app = web.Application()
         app.router.add_get("/metrics", Engine(PAGES / recorded).metrics)
         servers[engine] = TestServer(app)
@@ -137,6 +143,49 @@ async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: 
     finally:
         for source in (queried, scraped, elsewhere):
             await source.close()
+
+
+async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_ports: dict[str, int], prometheus_url: str) -> None:
+    """The past too: an operator that starts in the middle of a trial asks for what it has missed."""
+    ready_at_s = time.time() - 60
+    targets = [
+        Target("ns", f"pod-{engine}", engine, "127.0.0.1", port, "demo", f"r-{engine}", engine, True, ready_at_s, True)
+        for engine, port in engine_ports.items()
+    ]
+    settings = PrometheusSettings(prometheus_url, matcher={"cluster": "here"})
+    traces = Traces()
+    await asyncio.sleep(10)
+    for _ in range(2):
+        source = PrometheusSource(settings, WINDOW_S, trials=TrialSettings(WINDOW_S, step_s=1.0))
+        try:
+            for _ in range(2):
+                got = await source.collect(targets)
+                assert got.troubles == {}
+                traces.take(time.time(), targets, got.readings)
+                await asyncio.sleep(1.5)
+        finally:
+            await source.close()
+    for target in targets:
+        (trace,) = traces.of(target.key, target.revision)
+        assert len(trace.readings) >= 6, "the past is there"
+        gaps = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(trace.readings)]
+        assert all(0.5 < gap < 4 for gap in gaps), gaps
+        assert trace.readings[-1].at_s > time.time() - 5
+        first, last = trace.readings[0], trace.readings[-1]
+        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), DIALECTS[target.engine])
+        assert page is not None
+        whole = reading(DIALECTS[target.engine], page, 0.0, speculation_on=True)
+        # The page grows by its own value in 100 s.
+        for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "generated_tokens"):
+            grown = (getattr(last, name) - getattr(first, name)) / getattr(whole, name)
+            assert grown == pytest.approx((last.at_s - first.at_s) / 100, rel=0.05), name
+        assert first.latency is not None
+        assert last.latency is not None
+        assert whole.latency is not None
+        assert last.latency.bounds == whole.latency.bounds
+        share = [one / last.latency.counts[-1] for one in last.latency.counts]
+        assert share == pytest.approx([one / whole.latency.counts[-1] for one in whole.latency.counts])
+        assert last.failed == 0
 
 
 async def test_a_refused_query_is_told_in_prometheus_words(prometheus_url: str) -> None:

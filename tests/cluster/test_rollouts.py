@@ -13,7 +13,7 @@ from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import Kubectl, StartOperator
-from tests.deployment import REVISION, Deployment
+from tests.deployment import REVISION, UNJUDGED, Deployment
 
 OLD, NEW = "a" * 40, "b" * 40
 SLOW = {"metadata": {"annotations": {"sim/ready-after": "2", "sim/exit-after": "2"}}}
@@ -25,7 +25,7 @@ def spec(replicas: int = 3, surge: int | str = 0, unavailable: int | str = 1, **
         "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
         "drafter": {"revision": OLD},
         "replicas": replicas,
-        "rollout": {"maxSurge": surge, "maxUnavailable": unavailable},
+        "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, **UNJUDGED},
         **more,
     }
 

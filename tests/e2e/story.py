@@ -29,6 +29,8 @@ class Change:
     patch: Mapping[str, Any]
     least: int
     most: int
+    done: Callable[[Deployment], bool] = Deployment.is_done
+    """Whether the next change may come."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Story:
 
     title: str
     changes: tuple[Change, ...]
+    states: tuple[str, ...]
+    """Of its revisions at the end, sorted."""
 
 
 @dataclass
@@ -58,7 +62,13 @@ class Telling:
         self._story = story
         self._deployment = Deployment(cluster, namespace)
         self._proxy = WriteProxy(kubeconfig, cluster.directory / f"{namespace}.kubeconfig")
-        settings = {"namespaces": namespace, "leader_election": "false", "log_format": "text", "scrape_seconds": "3600"}
+        settings = {
+            "namespaces": namespace,
+            "leader_election": "false",
+            "log_format": "text",
+            "scrape_seconds": "3600",
+            "warm_up_seconds": "0",
+        }
         self._operator = OperatorProcess(cluster, settings, name=namespace, kubeconfig=self._proxy.kubeconfig)
         self._killed_at: Write | None = None
         self._dead = threading.Event()
@@ -97,7 +107,7 @@ class Telling:
             self._deployment.create(change.patch)
         else:
             self._deployment.patch(**change.patch)
-        self._wait(self._deployment.is_done, "the change to be done")
+        self._wait(lambda: change.done(self._deployment), "the change to be done")
         return breaks(self._moments()[max(told - 1, 0) :], least=change.least, most=change.most)
 
     def _moments(self) -> list[Moment]:
@@ -136,6 +146,12 @@ class Telling:
         shown = state["deployment"]["status"]
         # Nothing is measured here, and how long that takes to be said is a matter of when the process started.
         shown["conditions"] = [item for item in shown["conditions"] if item["type"] != "MetricsAvailable"]
+        # How fast an answer came is another number each time.
+        for verdict in shown["rollout"].get("analysis") or ():
+            for figure in ("candidate", "stable", "samples", "stableSamples", "ageSeconds", "message"):
+                verdict.pop(figure, None)
+        for revision in state["controllerrevisions"].values():
+            revision["metadata"]["annotations"].pop("serving.dflash.io/probe", None)
         return state
 
     def _timeless(self, value: Any) -> Any:

@@ -18,12 +18,12 @@ from testbed.prometheus import Prometheus
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
-from tests.deployment import Deployment
+from tests.deployment import UNJUDGED, Deployment
 
 CRDS = Path(__file__).parents[2] / "crds"
 OUTAGE_S = 8.0
 OLD, NEW = "a" * 40, "b" * 40
-SPEC = {"target": {"model": "Qwen/Qwen3.5-9B"}, "drafter": {"revision": OLD}, "replicas": 3}
+SPEC = {"target": {"model": "Qwen/Qwen3.5-9B"}, "drafter": {"revision": OLD}, "replicas": 3, "rollout": UNJUDGED}
 
 
 @pytest.fixture

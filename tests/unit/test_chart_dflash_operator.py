@@ -89,6 +89,7 @@ def test_the_operator_may_write_every_child_it_renders() -> None:
         "apps/controllerrevisions",
         "apps/deployments",
         "leaderworkerset.x-k8s.io/leaderworkersets",
+        "batch/jobs",
         "/services",
         "/serviceaccounts",
         "policy/poddisruptionbudgets",
@@ -106,6 +107,7 @@ def test_the_operator_may_read_all_it_watches() -> None:
     for kind in kinds.STORED:
         assert {"get", "list", "watch"} <= cluster[f"{kind.group}/{kind.plural}"], kind.name
     assert cluster["/events"] == {"get", "create"}
+    assert cluster["/nodes"] == {"get"}, "one at a time, and never written"
 
 
 def test_leases_are_written_in_the_operators_own_namespace_only() -> None:

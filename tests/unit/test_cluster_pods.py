@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from dflash_controller.api import names
@@ -21,7 +22,10 @@ def test_a_serving_pod() -> None:
             {
                 "phase": "Running",
                 "podIP": "127.1.0.5",
-                "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True", "lastTransitionTime": "t1"}],
+                "conditions": [
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"},
+                    {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+                ],
                 "containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}}}],
                 "initContainerStatuses": [
                     {"name": "weights", "restartCount": 1, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
@@ -30,8 +34,10 @@ def test_a_serving_pod() -> None:
         )
     )
     assert pod.serving
-    assert (pod.revision, pod.role, pod.ip) == ("abc", "engine", "127.1.0.5")
+    assert (pod.revision, pod.role, pod.node, pod.ip) == ("abc", "engine", "n1", "127.1.0.5")
+    assert pod.ready_since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert (pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == (3, None, None, None)
+    assert pod.unschedulable_since is None
 
 
 def test_a_terminating_pod_does_not_serve_even_while_ready() -> None:
@@ -66,14 +72,23 @@ def test_an_image_that_cannot_be_pulled() -> None:
 
 def test_an_unschedulable_pod_and_an_evicted_one() -> None:
     message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
-    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
-    assert project(raw({"phase": "Pending", "conditions": conditions})).unschedulable == message
+    since = "2026-01-02T03:04:05Z"
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastTransitionTime": since}]
+    waiting = project({**raw({"phase": "Pending", "conditions": conditions}), "spec": {}})
+    assert (waiting.unschedulable, waiting.node) == (message, None)
+    assert waiting.unschedulable_since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert (
         project(raw({"phase": "Failed", "message": "The node was low on resource: memory."})).message
         == "The node was low on resource: memory."
     )
 
 
+def test_a_pod_that_is_not_ready_has_been_so_since_no_time() -> None:
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T03:04:05Z"}]
+    assert project(raw({"conditions": conditions})).ready_since is None
+
+
 def test_a_pod_without_status_or_labels() -> None:
     pod = project({"metadata": {"name": "p", "uid": "u", "resourceVersion": "1"}})
     assert (pod.phase, pod.ready, pod.revision) == ("Pending", False, "")
+    assert (pod.node, pod.ready_since, pod.unschedulable_since) == (None, None, None)

@@ -145,12 +145,45 @@ def test_the_status_of_a_workload_is_news() -> None:
 
 def test_a_pod_that_changes_only_where_nobody_looks_is_no_news() -> None:
     store = Store()
-    ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "t"}]
+    ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}]
     assert store.put(kinds.POD, pod(1, phase="Running", conditions=ready)) == NEWS
     assert store.put(kinds.POD, pod(2, phase="Running", conditions=[*ready, {"type": "Extra", "status": "True"}])) == NO_NEWS
     assert seen_version(store, kinds.POD, "demo-x") == 2
     assert store.snapshot(KEY).pods[0].resource_version == "2"
     assert store.put(kinds.POD, pod(3, phase="Running", conditions=[{"type": "Ready", "status": "False"}])) == NEWS
+
+
+def test_being_scheduled_is_no_news_and_yet_is_known() -> None:
+    store = Store()
+    store.put(kinds.POD, pod(1, phase="Pending") | {"spec": {}})
+    assert store.snapshot(KEY).pods[0].node is None
+    scheduled = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}]
+    assert store.put(kinds.POD, pod(2, phase="Pending", conditions=scheduled)) == NO_NEWS
+    assert store.snapshot(KEY).pods[0].node == "n1"
+
+
+def test_a_pod_that_was_not_ready_for_a_moment_is_news() -> None:
+    def ready(since: str) -> list[dict[str, str]]:
+        return [{"type": "Ready", "status": "True", "lastTransitionTime": since}]
+
+    store = Store()
+    store.put(kinds.POD, pod(1, phase="Running", conditions=ready("2026-01-02T03:04:05Z")))
+    assert store.put(kinds.POD, pod(2, phase="Running", conditions=ready("2026-01-02T03:09:05Z"))) == NEWS
+
+
+def test_a_pod_that_stays_unschedulable_is_news_once() -> None:
+    since = {"type": "PodScheduled", "status": "False", "message": "no node", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    store = Store()
+    assert store.put(kinds.POD, pod(1, phase="Pending", conditions=[since])) == NEWS
+    assert store.put(kinds.POD, pod(2, phase="Pending", conditions=[since | {"lastProbeTime": "2026-01-02T03:05:05Z"}])) == NO_NEWS
+
+
+def test_the_jobs_of_a_deployment_are_among_its_other_children_with_their_status() -> None:
+    store = Store()
+    store.put(kinds.JOB, child(kinds.JOB, "demo-a-fetch", status={"active": 1}))
+    assert store.put(kinds.JOB, child(kinds.JOB, "demo-a-fetch", version=2, status={"succeeded": 1})) == NEWS
+    [job] = store.snapshot(KEY).others
+    assert (job["kind"], job["status"]) == ("Job", {"succeeded": 1})
 
 
 def test_bookkeeping_of_other_managers_is_dropped_and_the_source_left_as_it_was() -> None:

@@ -16,6 +16,7 @@ from dflash_controller.observe.result import Absent, Error, Value
 from dflash_controller.observe.series import Cell, Window
 from dflash_controller.observe.shown import Shown, ShowSettings
 from dflash_controller.observe.source import Refusal, Round, Target
+from dflash_controller.planning.analysis.evidence import Reading
 from dflash_controller.planning.snapshot import Key
 
 DEMO, OTHER = Key("ns", "demo"), Key("ns", "other")
@@ -40,7 +41,13 @@ class Fleet:
         self.told: list[set[Key]] = []
         self.closed = False
         self.collector = Collector(
-            targets=self.targets, source=self, shown=self.shows.get, changed=self.changed, settings=settings, clock=lambda: self.now
+            targets=self.targets,
+            source=self,
+            shown=self.shows.get,
+            changed=self.changed,
+            settings=settings,
+            clock=lambda: self.now,
+            wall=lambda: self.now,
         )
 
     def targets(self) -> Iterable[Target]:
@@ -245,10 +252,79 @@ async def test_the_loop_survives_a_failing_round_and_closes_its_source(caplog: p
 
     fleet.answer = answer
     task = asyncio.create_task(fleet.collector.run())
+    await asyncio.sleep(0)
+    assert fleet.collector.evidence(DEMO, "r1", None)[2] == "A round of metrics failed in the operator itself, whose log says why."
     await asyncio.wait_for(third.wait(), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert fleet.closed
     assert "a slip" in caplog.text
+    assert fleet.collector.evidence(DEMO, "r1", None)[2] is None
     assert fleet.collector.figures(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
+
+
+def counting(fleet: Fleet, *uids: str) -> Callable[[Sequence[Target]], Round]:
+    """Each of these pods answers, with counters that grow with time."""
+
+    def answer(targets: Sequence[Target]) -> Round:
+        read = {uid: (Reading(fleet.now, requests=fleet.now),) for uid in uids}
+        failed = {target.uid: Error("no answer within 2 s") for target in targets if target.uid not in uids}
+        return Round({}, failed, frozenset(uids), read)
+
+    return answer
+
+
+async def test_evidence_is_told_by_revision_from_the_rounds_so_far() -> None:
+    trial = [replace(pod("a"), on_trial=True), replace(pod("b", revision="r2"), on_trial=True, ready_at_s=15.0)]
+    fleet = Fleet([*trial, pod("c", deployment="other")])
+    assert fleet.collector.evidence(DEMO, "r2", "r1") == ((), (), None)
+    fleet.answer = counting(fleet, "a", "b", "c")
+    await fleet.rounds(3)
+    candidate, stable, trouble = fleet.collector.evidence(DEMO, "r2", "r1")
+    assert [(trace.pod, trace.ready_at_s, [one.at_s for one in trace.readings]) for trace in candidate] == [("b", 15.0, [0, 30, 60])]
+    assert [trace.pod for trace in stable] == ["a"]
+    assert trouble is None
+    assert fleet.collector.evidence(DEMO, "r2", None) == (candidate, (), None)
+
+
+async def test_the_old_pod_of_a_single_replica_is_the_before_of_its_successor() -> None:
+    fleet = Fleet([pod("a")])
+    fleet.answer = counting(fleet, "a")
+    await fleet.rounds(20)
+    fleet.pods = [replace(pod("a"), on_trial=True)]
+    await fleet.rounds(1)
+    fleet.pods = []
+    await fleet.rounds(10)
+    fleet.pods = [replace(pod("b", revision="r2"), on_trial=True)]
+    fleet.answer = counting(fleet, "b")
+    await fleet.rounds(30)
+    candidate, stable, _ = fleet.collector.evidence(DEMO, "r2", "r1")
+    assert [len(trace.readings) for trace in candidate] == [30]
+    assert stable[0].readings[-1].at_s == 600
+    assert 600 - stable[0].readings[0].at_s >= 300
+
+
+@pytest.mark.parametrize("silent_pods", [("a",), ("b",), ("a", "b")])
+async def test_trouble_is_told_while_a_revision_cannot_be_read_and_not_after(silent_pods: tuple[str, ...]) -> None:
+    fleet = Fleet([pod("a"), pod("b", revision="r2"), pod("c", deployment="other")])
+    fleet.answer = counting(fleet, *({"a", "b", "c"} - set(silent_pods)))
+    await fleet.rounds()
+    assert fleet.collector.evidence(DEMO, "r2", "r1")[2] == "The source failed: no answer within 2 s."
+    assert fleet.collector.evidence(OTHER, "r1", None)[2] is None
+    fleet.answer = counting(fleet, "a", "b", "c")
+    await fleet.rounds()
+    assert fleet.collector.evidence(DEMO, "r2", "r1")[2] is None
+
+
+async def test_one_pod_of_a_revision_that_answers_is_enough_and_no_metrics_are_no_failure() -> None:
+    fleet = Fleet([pod("a"), pod("b")])
+    fleet.answer = counting(fleet, "b")
+    await fleet.rounds()
+    assert fleet.collector.evidence(DEMO, "r1", None)[2] is None
+    fleet.answer = silent
+    await fleet.rounds()
+    assert fleet.collector.evidence(DEMO, "r1", None)[2] is None
+    fleet.answer = lambda _: Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, "Too many."))
+    await fleet.rounds()
+    assert fleet.collector.evidence(DEMO, "r1", None)[2] == "Too many."

@@ -14,6 +14,7 @@ from dflash_controller.observe.result import Absent, Error
 from dflash_controller.observe.scrape import Scraper, ScrapeSettings
 from dflash_controller.observe.series import Cell
 from dflash_controller.observe.source import Round, Target
+from dflash_controller.planning.analysis.evidence import Reading
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,9 +63,9 @@ def pod(port: int, uid: str = "u0", revision: str = "r1", engine: str = "vllm") 
 async def test_two_scrapes_make_a_window(engine: tuple[Engine, int]) -> None:
     server, port = engine
     clock = Clock()
-    scraper = Scraper(clock=clock)
+    scraper = Scraper(clock=clock, wall=lambda: 1.7e9)
     first = await scraper.collect([pod(port)])
-    assert first == Round(answered=frozenset({"u0"}))
+    assert first == Round(answered=frozenset({"u0"}), readings={"u0": (Reading(1.7e9, generated_tokens=0.0),)})
     server.handler = server.tokens(900)
     clock.now += 30
     second = await scraper.collect([pod(port)])
@@ -201,4 +202,16 @@ async def test_concurrency_is_bounded(engine: tuple[Engine, int]) -> None:
     got = await scraper.collect([pod(port, f"u{i:02}", f"r{i}") for i in range(20)])
     assert len(got.answered) == 20
     assert 1 <= most <= 3
+    await scraper.close()
+
+
+async def test_a_scrape_is_also_a_reading_with_its_own_time(engine: tuple[Engine, int]) -> None:
+    server, port = engine
+    clock = Clock()
+    scraper = Scraper(clock=clock, wall=lambda: clock.now + 1.7e9)
+    server.handler = server.tokens(900)
+    got = await scraper.collect([pod(port), pod(port, "u1", engine="sglang")])
+    assert got.readings == {"u0": (Reading(1.7e9 + 1000, generated_tokens=900.0),)}, "a page of another engine is no reading"
+    server.handler = error
+    assert (await scraper.collect([pod(port)])).readings == {}
     await scraper.close()

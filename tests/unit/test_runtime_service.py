@@ -13,7 +13,7 @@ import pytest
 from dflash_controller.cluster.errors import Invalid, LostLeadership, PlanConflict, Unavailable
 from dflash_controller.planning.snapshot import Key
 from dflash_controller.runtime.logs import JsonFormatter
-from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.metrics import Metrics, Shown
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.worker import Worker
@@ -49,15 +49,20 @@ def lines(metrics: Metrics) -> list[str]:
 
 def test_series_of_a_deployment_go_with_it() -> None:
     metrics = Metrics()
-    metrics.show(KEY, phase="Completed", revisions={"demo-a": "stable", "demo-b": "candidate"})
-    metrics.show(Key("ns", "other"), phase="Completed", revisions={})
-    assert 'dflash_deployments{phase="Completed"} 2.0' in lines(metrics)
+    verdict = {"metric": "speed", "verdict": "Failed", "candidate": 60.0, "stable": 700.0, "limit": 5.0}
+    metrics.show(KEY, Shown("Analyzing", {"demo-a": "stable", "demo-b": "candidate"}, [verdict]))
+    metrics.show(Key("ns", "other"), Shown("Completed", {}))
+    assert 'dflash_deployments{phase="Completed"} 1.0' in lines(metrics)
     assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-b",role="candidate"} 1.0' in lines(metrics)
-    metrics.show(KEY, phase="Canary", revisions={"demo-b": "stable"})
+    assert 'dflash_rollout_phase{deployment="demo",namespace="ns",phase="Analyzing"} 1.0' in lines(metrics)
+    assert 'dflash_rollout_verdict{deployment="demo",metric="speed",namespace="ns",verdict="Failed"} 1.0' in lines(metrics)
+    assert 'dflash_rollout_metric{deployment="demo",metric="speed",namespace="ns",side="stable"} 700.0' in lines(metrics)
+    metrics.show(KEY, Shown("RollingBack", {"demo-b": "stable"}, [verdict]))
     assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-a",role="stable"} 1.0' not in lines(metrics)
+    assert 'dflash_rollout_phases_total{phase="RollingBack"} 1.0' in lines(metrics)
     metrics.forget(KEY)
     metrics.forget(KEY)
-    assert not [line for line in lines(metrics) if line.startswith("dflash_revision_info")]
+    assert not [line for line in lines(metrics) if 'deployment="demo"' in line]
     assert 'dflash_deployments{phase="Completed"} 1.0' in lines(metrics)
 
 

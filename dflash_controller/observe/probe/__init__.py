@@ -1,0 +1,1 @@
+"""The paired probe: fixed greedy prompts that the operator itself sends to engine pods."""

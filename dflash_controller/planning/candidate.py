@@ -1,0 +1,265 @@
+"""What becomes of the candidate now: wait, try, judge, promote, give up, or leave it to a human.
+
+Everything follows from the spec, the stored revisions, the pods and the evidence; nothing is remembered between two rulings but what
+``Trial`` keeps with the candidate's revision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.defaults import RolloutPolicy
+from dflash_controller.api.types import Spec
+from dflash_controller.planning import operations
+from dflash_controller.planning.analysis.evidence import Evidence
+from dflash_controller.planning.analysis.judge import judge
+from dflash_controller.planning.analysis.verdict import Decision, Judgement, Question
+from dflash_controller.planning.change import changed, question
+from dflash_controller.planning.pools import engines
+from dflash_controller.planning.preparation import prepare
+from dflash_controller.planning.probing import paired_runs, probe_pending, probe_wanted
+from dflash_controller.planning.record import Record, State
+from dflash_controller.planning.ruling import Phase, Ruling
+from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.snapshot import Pod
+from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
+from dflash_controller.planning.trial import Finding, Trial
+from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
+from dflash_controller.planning.window import opening
+
+LOOK_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The candidate before the one who rules."""
+
+    situation: Situation
+    spec: Spec
+    policy: RolloutPolicy
+    stable: Record
+    candidate: Record
+    trial: Trial
+
+    @property
+    def now(self) -> datetime:
+        return self.situation.context.now
+
+    @property
+    def begun(self) -> bool:
+        """Some replica was taken for it already."""
+        pool = self.situation.pool(self.candidate.hash)
+        return pool.wanted > 0 or pool.existing > 0
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [pod for pod in engines(self.situation.snapshot.pods) if pod.revision == self.candidate.hash and not pod.terminating]
+
+    @property
+    def concurrent(self) -> bool:
+        """Stable keeps serving beside it."""
+        return self.situation.budget.replicas > 1 or self.situation.budget.max_surge > 0
+
+    @property
+    def question(self) -> Question | None:
+        warm_up_s = self.situation.context.warm_up_s
+        return question(self.policy, self.stable, self.candidate, concurrent=self.concurrent, warm_up_s=warm_up_s)
+
+    def rule(self, phase: Phase, reason: Reason, message: str, **more: Any) -> Ruling:
+        return Ruling(phase, reason, message, **{"trial": self.trial, **more})
+
+    def promoted(self, reason: Reason, message: str, **more: Any) -> Ruling:
+        return self.rule(Phase.PROGRESSING, reason, message, end=State.STABLE, **more)
+
+    def failed(self, reason: Reason, message: str, **more: Any) -> Ruling:
+        """Given up, or held for a human where the spec says so; either way the finding outlives its figures."""
+        trial = replace(self.trial, finding=Finding(reason, message))
+        if self.policy.automatic_rollback:
+            return self.rule(Phase.ROLLING_BACK, reason, message, trial=trial, end=State.FAILED, **more)
+        message = f"{message}. {operations.remedy(self.candidate)}"
+        return self.rule(Phase.HELD, reason, message, trial=trial, stalls=True, **more)
+
+
+def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
+    """Rule on the situation's candidate. There is a stable revision."""
+    stable, candidate = situation.stable, situation.candidate
+    if stable is None or candidate is None:
+        raise ValueError("nothing to rule on without a stable revision and a candidate")
+    standing = operations.standing(situation.deployment, candidate.name)
+    trial = replace(candidate.trial, disregards=tuple(name for name in candidate.trial.disregards if name in standing))
+    case = Case(situation, spec, policy, stable, candidate, trial)
+    asked = operations.asked(situation.deployment, candidate)
+    if "abort" in asked:
+        finding = Finding(Reason.ABORTED, f"{candidate.name} was aborted by the annotation serving.dflash.io/abort")
+        return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
+    if situation.budget.replicas == 0:
+        return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
+    if "promote" in asked or situation.pin:
+        return _by_hand(case)
+    if trial.finding is not None:
+        return case.failed(trial.finding.reason, trial.finding.message)
+    if policy.paused and not case.begun:
+        return case.rule(Phase.PAUSED, Reason.PAUSED, "spec.rollout.paused is true: nothing is begun", tried=False)
+    ruling = _on_trial(case) if case.begun else _before(case)
+    if policy.paused and ruling.end is not State.FAILED and ruling.phase is not Phase.HELD:
+        message = "spec.rollout.paused is true: the rollout stays where it is"
+        return replace(ruling, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
+    return ruling
+
+
+def _by_hand(case: Case) -> Ruling:
+    """A human has decided; all that is waited for is one replica that serves, so that stable is not left for nothing."""
+    word, reason = ("pin", Reason.PINNED) if case.situation.pin else ("promote", Reason.PROMOTED_BY_HAND)
+    if case.situation.pool(case.candidate.hash).serving:
+        return case.promoted(reason, f"the annotation serving.dflash.io/{word} names it")
+    found = trouble(case.situation, case.candidate.hash)
+    message = f"The annotation serving.dflash.io/{word} names {case.candidate.name}; waiting for one replica to serve"
+    return case.rule(Phase.CANARY, found.reason if found else reason, f"{message}. {found.message}" if found else message)
+
+
+def _before(case: Case) -> Ruling:
+    """No replica was taken for it yet."""
+    if case.trial.without_surge and case.situation.budget.max_unavailable == 0:
+        return _no_room(case)
+    if window := case.policy.window:
+        found = opening(window, case.now)
+        if not found.open:
+            when = f"it opens {found.changes_at:%Y-%m-%d %H:%M} UTC" if found.changes_at else "it never opens"
+            seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else LOOK_AGAIN_S
+            return case.rule(
+                Phase.PREPARING,
+                Reason.OUTSIDE_WINDOW,
+                f"{case.candidate.name} waits for spec.rollout.window: {when}",
+                tried=False,
+                look_again_s=max(1.0, seconds),
+            )
+    if waiting := prepare(case.situation, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
+        return case.rule(
+            Phase.HELD if waiting.stalls else Phase.PREPARING,
+            waiting.reason,
+            waiting.message,
+            tried=False,
+            stalls=waiting.stalls,
+            probe=waiting.probe,
+            jobs=waiting.jobs,
+            look_again_s=LOOK_AGAIN_S,
+        )
+    trial = replace(case.trial, alone=_serves_nobody(case))
+    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=trial)
+
+
+def _on_trial(case: Case) -> Ruling:
+    situation, candidate, trial = case.situation, case.candidate, case.trial
+    pool = situation.pool(candidate.hash)
+    if trial.served_at is None:
+        if not pool.serving:
+            return _starting(case)
+        trial = replace(trial, served_at=case.now.replace(microsecond=0), restarts=_restarts(case))
+        case = replace(case, trial=trial)
+    asked = case.question
+    if asked is None:
+        parts = changed(case.stable, candidate)
+        why = "every gate is switched off" if parts else "nothing that could change how it performs has changed"
+        return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}") if pool.serving else _starting(case)
+    if pool.serving and (trial.alone or _serves_nobody(case)):
+        return case.promoted(
+            Reason.STABLE_NOT_SERVING, f"it serves and {case.stable.name} does not, so there is nothing to compare it with"
+        )
+    return _judged(case, asked)
+
+
+def _judged(case: Case, asked: Question) -> Ruling:
+    context, candidate, trial = case.situation.context, case.candidate, case.trial
+    evidence = Evidence(
+        candidate=context.traces.get(candidate.hash, ()),
+        stable=context.traces.get(case.stable.hash, ()),
+        probe=paired_runs(case.policy, case.stable, candidate, concurrent=case.concurrent),
+        candidate_restarts=max(0, _restarts(case) - trial.restarts),
+        trouble=context.metrics_trouble,
+    )
+    judgement = judge(asked, evidence, case.now.timestamp())
+    more: dict[str, Any] = {"verdicts": judgement.verdicts}
+    pending = asked.text_gates and probe_pending(case.policy, case.stable, candidate, concurrent=case.concurrent)
+    if judgement.decision is Decision.PROMOTE and pending and not context.probe_error:
+        judgement = replace(judgement, decision=Decision.CONTINUE, reason=Reason.ANALYZING)
+    if judgement.decision is Decision.PROMOTE:
+        return case.promoted(judgement.reason, judgement.message, **more)
+    if judgement.decision is Decision.FAIL:
+        return case.failed(judgement.reason, judgement.message, **more)
+    assert trial.served_at is not None
+    left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
+    intervals = [gate.interval_s for gate in asked.gates.values()]
+    more |= {
+        "probe": probe_wanted(case.situation, case.policy, case.stable, candidate, concurrent=case.concurrent),
+        "look_again_s": max(1.0, min([LOOK_AGAIN_S, *intervals])),
+    }
+    if left_s <= 0:
+        return _overdue(case, judgement, more)
+    if judgement.decision is Decision.HOLD:
+        return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
+    due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
+    until = f"a verdict is due by {due:%Y-%m-%d %H:%M} UTC"
+    if context.probe_error:
+        until = f"{until}. {context.probe_error}"
+    return case.rule(Phase.ANALYZING, judgement.reason, f"{candidate.name} serves and is compared with {case.stable.name}; {until}", **more)
+
+
+def _overdue(case: Case, judgement: Judgement, more: dict[str, Any]) -> Ruling:
+    hours = f"no verdict within spec.rollout.deadline: {judgement.message}"
+    match case.policy.on_inconclusive:
+        case "Promote":
+            return case.promoted(Reason.INCONCLUSIVE, f"{hours}; spec.rollout.onInconclusive is Promote", **more)
+        case "Rollback":
+            trial = replace(case.trial, finding=Finding(Reason.INCONCLUSIVE, hours))
+            return case.rule(Phase.ROLLING_BACK, Reason.INCONCLUSIVE, hours, **{**more, "trial": trial, "end": State.FAILED})
+        case _:
+            message = f"{case.candidate.name}: {hours}. {operations.remedy(case.candidate)}"
+            return case.rule(Phase.HELD, Reason.HELD_PAST_DEADLINE, message, stalls=True, **more)
+
+
+def _starting(case: Case) -> Ruling:
+    """One replica was taken for it and does not serve yet."""
+    situation, candidate = case.situation, case.candidate
+    found = trouble(situation, candidate.hash)
+    waited_s = unschedulable_s(situation, candidate.hash)
+    if situation.budget.max_surge and waited_s >= SURGE_PATIENCE_S:
+        without = replace(case, trial=replace(case.trial, without_surge=True))
+        if situation.budget.max_unavailable == 0:
+            return _no_room(without)
+        return without.rule(Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it takes the place of a replica")
+    if found and found.hopeless and found.reason is Reason.ENGINE_FAILING:
+        return case.failed(found.reason, f"{candidate.name} does not start. {found.message}")
+    if deadline_exceeded(situation, candidate.hash):
+        why = f". {found.message}" if found else ""
+        return case.failed(
+            found.reason if found else Reason.ENGINE_FAILING, f"{candidate.name} did not serve within its start-up budget{why}"
+        )
+    message = f"Waiting for one replica of {candidate.name} to serve"
+    patience = SURGE_PATIENCE_S - waited_s if situation.budget.max_surge else LOOK_AGAIN_S
+    return case.rule(
+        Phase.CANARY,
+        found.reason if found else Reason.STARTING,
+        f"{message}. {found.message}" if found else message,
+        look_again_s=max(1.0, patience),
+    )
+
+
+def _no_room(case: Case) -> Ruling:
+    message = (
+        f"No node takes a replica of {case.candidate.name} above spec.replicas, and spec.rollout.maxUnavailable 0 allows no other way. "
+        f"Free accelerators and change spec.restartId, or set spec.rollout.maxUnavailable to 1"
+    )
+    return case.rule(Phase.HELD, Reason.INSUFFICIENT_ACCELERATORS, message, tried=False, stalls=True)
+
+
+def _restarts(case: Case) -> int:
+    return sum(pod.restarts for pod in case.pods)
+
+
+def _serves_nobody(case: Case) -> bool:
+    """Stable is broken, not merely loading: every pod it has fails, and it should have some."""
+    pods = [pod for pod in engines(case.situation.snapshot.pods) if pod.revision == case.stable.hash and not pod.terminating]
+    return case.situation.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)

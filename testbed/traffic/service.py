@@ -1,0 +1,85 @@
+"""Load on a DFlashDeployment through whatever pods serve at the moment, as a Service would spread it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from testbed.cluster import Cluster
+from testbed.traffic.mix import Mix, Shots
+from testbed.traffic.over_http import Client, Target
+from testbed.traffic.report import Log
+from testbed.waiting import wait_until
+
+_LOOK_S = 0.2
+
+
+class ServiceTraffic:
+    """Requests at a steady rate, from a thread of its own, for as long as its ``with`` block lasts."""
+
+    def __init__(self, cluster: Cluster, namespace: str, deployment: str, *, model: str, rate: float, mix: Mix, seed: int = 0) -> None:
+        self._cluster = cluster
+        selector = f"serving.dflash.io%2Fdeployment%3D{deployment}%2Cserving.dflash.io%2Frole%3Dengine"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}"
+        self._urls: list[str] = []
+        self._revisions: dict[str, str] = {}
+        self._target = Target(self._urls, model)
+        self._shots = Shots(mix, seed)
+        self._rate = rate
+        self._seed = seed
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"traffic of {deployment}", daemon=True)
+        self.log = Log()
+
+    def __enter__(self) -> ServiceTraffic:
+        wait_until(self._look, "a pod that serves")
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        if error is None and not self.log.completions:
+            raise RuntimeError("no request was ever answered")
+
+    @property
+    def failed(self) -> int:
+        """Requests that got no whole answer."""
+        return sum(self.log.errors.values())
+
+    def answered(self) -> Mapping[str, int]:
+        """Requests answered so far by each revision."""
+        return Counter(self._revisions[one.url] for one in list(self.log.completions))
+
+    def _look(self) -> bool:
+        """Take in which pods serve. Addresses are kept of those that do not any more: their last answers are still to come."""
+        pods = [pod for pod in self._cluster.api.get(self._pods)["items"] if _serves(pod)]
+        for pod in pods:
+            self._revisions[_url(pod)] = pod["metadata"]["labels"]["serving.dflash.io/revision"]
+        if pods:
+            self._urls[:] = sorted(_url(pod) for pod in pods)
+        return bool(pods)
+
+    async def _run(self) -> None:
+        async with Client(self._target, self._shots) as client:
+            client.log = self.log
+            sending = asyncio.create_task(client.open_loop(self._rate, seed=self._seed))
+            while not self._ended.is_set():
+                await asyncio.to_thread(self._look)
+                await asyncio.sleep(_LOOK_S)
+            client.stop()
+            await sending
+
+
+def _serves(pod: Mapping[str, Any]) -> bool:
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in pod["status"].get("conditions") or ())
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def _url(pod: Mapping[str, Any]) -> str:
+    port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+    return f"http://{pod['status']['podIP']}:{port}"
