@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from testbed import binaries
 from testbed.cluster import Cluster
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
@@ -19,12 +22,12 @@ UNJUDGED = {
 }
 """Part of ``spec.rollout``: a candidate that serves is promoted. For tests of how replicas are replaced, not of when."""
 JUDGED = {
-    "analysis": {name: {"interval": "1s"} for name in ("acceptanceLength", "ttft", "latency", "errors", "restarts")}
-    | {"speed": {"interval": "1s", "limit": 25}},
+    "analysis": {name: {"interval": "1s"} for name in ("ttft", "latency", "errors", "restarts")}
+    | {"acceptanceLength": {"interval": "1s", "limit": 15}, "speed": {"interval": "1s", "limit": 25}},
     "probe": {"prompts": 24, "maxTokens": 32, "promptsPerMinute": 6000},
 }
-"""Part of ``spec.rollout``: judged by a probe of some seconds, looked at every second. Answers so short tell little about speed on a
-machine that is busy with the test itself, so its limit is wide."""
+"""Part of ``spec.rollout``: judged by a probe of some seconds, looked at every second. So few and short answers tell no small difference,
+least of all in speed on a machine that is busy with the test itself: the limits are wide."""
 STATE = "serving.dflash.io/state"
 REVISION = "serving.dflash.io/revision"
 _GROUPS = {
@@ -139,9 +142,14 @@ class Deployment:
 
     def children(self, kind: str) -> list[dict[str, Any]]:
         """Those with its label, of one kind (``deployments``), by name."""
-        selector = f"labelSelector=serving.dflash.io%2Fdeployment%3D{self.name}"
-        items: list[dict[str, Any]] = self.cluster.api.get(f"{self._path(_GROUPS[kind], kind)}?{selector}")["items"]
+        items: list[dict[str, Any]] = self.cluster.api.get(self.listing(kind))["items"]
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
+
+    def listing(self, kind: str) -> str:
+        """Path and query of a list of its children of one kind, or of itself (``dflashdeployments``)."""
+        if kind == "dflashdeployments":
+            return f"{self._path(f'/apis/{API_VERSION}', kind)}?fieldSelector=metadata.name%3D{self.name}"
+        return f"{self._path(_GROUPS[kind], kind)}?labelSelector=serving.dflash.io%2Fdeployment%3D{self.name}"
 
     def names(self, kind: str) -> list[str]:
         return [item["metadata"]["name"] for item in self.children(kind)]
@@ -169,3 +177,42 @@ def played_with(simulator: SimulatorProcess, namespace: str, faults: Mapping[str
         yield
     finally:
         simulator.ask("PUT", "/rules", [])
+
+
+@dataclass(frozen=True)
+class Version:
+    """One object as it was from this resource version on; ``gone``: deleted then."""
+
+    number: int
+    object: dict[str, Any]
+    gone: bool
+
+
+@contextmanager
+def followed(deployment: Deployment, kind: str) -> Iterator[list[Version]]:
+    """Every version of its pods, or of itself (``dflashdeployments``), that the API server has while it lasts, those at the start included.
+
+    From the watch stream, so none is missed; the list is complete once it is over.
+    """
+    path, api = deployment.listing(kind), deployment.cluster.api
+    start = api.get(path)
+    seen = [Version(int(item["metadata"]["resourceVersion"]), item, gone=False) for item in start["items"]]
+    command = [str(binaries.path_of("kubectl")), f"--kubeconfig={deployment.cluster.admin_kubeconfig}", "get", "--raw"]
+    command += [f"{path}&watch=true&resourceVersion={start['metadata']['resourceVersion']}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines = process.stdout
+
+        def follow() -> None:
+            for event in map(json.loads, lines or ()):
+                number = int(event["object"]["metadata"]["resourceVersion"])
+                seen.append(Version(number, event["object"], gone=event["type"] == "DELETED"))
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield seen
+            last = {int(item["metadata"]["resourceVersion"]) for item in api.get(path)["items"]}
+            wait_until(lambda: last <= {version.number for version in seen}, "the watch to catch up")
+        finally:
+            process.kill()
+            thread.join()

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     ROLLED_BACK = "RolledBack"
     HELD_PAST_DEADLINE = "HeldPastDeadline"
     PERMISSION_DENIED = "PermissionDenied"
+    DEFINITION_OUTDATED = "DefinitionOutdated"
     # Metrics.
     MEASURED = "Measured"
     NO_TRAFFIC = "NoTraffic"
@@ -198,6 +199,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "The rollout had no verdict by spec.rollout.deadline.", "Promote or abort the candidate with the annotation the message names."
     ),
     Reason.PERMISSION_DENIED: ReasonDoc("The API server refused a write.", "Grant the operator the right the message names."),
+    Reason.DEFINITION_OUTDATED: ReasonDoc(
+        "The CustomResourceDefinition in the cluster lacks a field that this operator writes.",
+        "Apply the CustomResourceDefinition of this release: helm upgrade does, or kubectl apply --server-side -f crds/.",
+    ),
     Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
     Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
     Reason.NO_PODS: ReasonDoc("No engine pod is Ready, so there is nothing to measure."),

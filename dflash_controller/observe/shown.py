@@ -108,6 +108,8 @@ class Display:
             self._revision = shown.revision
             self._trails = {}
             self._put_right_at = None
+            # Nothing is shown for it yet: its first figures need not wait for what was written about another.
+            self._refreshed = None
         put_right = self._put_right_at is not None and now >= self._put_right_at
         ready: dict[str, float] = {}
         worth_it = False

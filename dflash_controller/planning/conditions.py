@@ -99,7 +99,7 @@ def outage_ahead(situation: Situation) -> bool:
     if stable is None or candidate is None or budget.replicas != 1 or budget.max_surge:
         return False
     waits = situation.ruling is not None and (situation.ruling.stalls or situation.ruling.reason in _NOT_YET)
-    return situation.pool(stable.hash).serving > 0 and not waits
+    return situation.pool(stable.hash).serving > 0 and not situation.pool(candidate.hash).serving and not waits
 
 
 _NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE})

@@ -142,19 +142,21 @@ def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: R
     hopeless, reason, message = stalled(situation)
     shown = status(situation)
     ruling = situation.ruling
+    ends = ruling is not None and ruling.end is not None
     steps = (
         *adopted,
         *made,
         *moves,
         *ruled,
         *_outage_ahead(situation),
-        *shared_children(situation, spec, situation.stable or target),
-        *workload_steps(situation),
-        *clean_up(situation, policy.history_limit),
+        # The verdicts that ended a trial are known to this plan alone, so nothing that may meet a conflict stands before its status.
+        *(() if ends else shared_children(situation, spec, situation.stable or target)),
+        *(() if ends else workload_steps(situation)),
+        *(() if ends else clean_up(situation, policy.history_limit)),
         *_phase_reached(situation, shown),
         *(_announced(situation, ConditionType.STALLED, reason, message) if hopeless else ()),
     )
-    return Plan(steps, shown, _look_again_s(situation), ruling.probe if ruling and ruling.end is None else None)
+    return Plan(steps, shown, _look_again_s(situation), ruling.probe if ruling and not ends else None)
 
 
 def _ruled(situation: Situation, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[Situation, list[Step]]:

@@ -60,6 +60,11 @@ def refused(message: str, *, forbidden: bool) -> Obstacle:
     """The API server refused a child: the spec holds something only it could find wrong, or the operator lacks a right."""
     if forbidden:
         return Obstacle(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
+    if "not declared in schema" in message:
+        return Obstacle(
+            Reason.DEFINITION_OUTDATED,
+            f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
+        )
     return Obstacle(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Mend the field it names")
 
 

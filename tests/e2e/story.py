@@ -146,10 +146,9 @@ class Telling:
         shown = state["deployment"]["status"]
         # Nothing is measured here, and how long that takes to be said is a matter of when the process started.
         shown["conditions"] = [item for item in shown["conditions"] if item["type"] != "MetricsAvailable"]
-        # How fast an answer came is another number each time.
-        for verdict in shown["rollout"].get("analysis") or ():
-            for figure in ("candidate", "stable", "samples", "stableSamples", "ageSeconds", "message"):
-                verdict.pop(figure, None)
+        # Verdicts are of evidence in memory; what they led to is stored, and told in the reason and the message.
+        for told in ("analysis", "analyzedAt"):
+            shown["rollout"].pop(told, None)
         for revision in state["controllerrevisions"].values():
             revision["metadata"]["annotations"].pop("serving.dflash.io/probe", None)
         return state

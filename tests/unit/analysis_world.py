@@ -14,8 +14,8 @@ SECONDS_BOUNDS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.
 
 DRAFTER = Question(dict(GATES), True, 5.0, 16, 16, concurrent=True, warm_up_s=60.0)
 """The drafter changed, at the same block."""
-ENGINE = replace(DRAFTER, gates={m: GATES[m] for m in ("ttft", "latency", "errors", "restarts")}, text_gates=False)
-"""The engine changed."""
+TARGET = replace(DRAFTER, gates={m: GATES[m] for m in ("ttft", "latency", "errors", "restarts")}, text_gates=False)
+"""The target changed."""
 
 
 def gated(**gates: Gate) -> Question:

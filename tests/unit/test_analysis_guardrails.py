@@ -13,14 +13,14 @@ from dflash_controller.planning.analysis.guardrails import improbable
 from dflash_controller.planning.analysis.histograms import difference, quantile, quantile_bounds, total
 from dflash_controller.planning.analysis.judge import judge
 from dflash_controller.planning.analysis.verdict import Decision, MetricVerdict, Outcome
-from tests.unit.analysis_world import DRAFTER, ENGINE, Engine, evidence, verdict
+from tests.unit.analysis_world import DRAFTER, TARGET, Engine, evidence, verdict
 
 NO_TEXT = replace(DRAFTER, text_gates=False)
 NOW = 1800.0
 
 
 def _found(metric: str, candidate: Engine, *stable: Engine, now_s: float = NOW) -> MetricVerdict:
-    return verdict(judge(ENGINE, evidence(candidate, *stable), now_s), metric)
+    return verdict(judge(TARGET, evidence(candidate, *stable), now_s), metric)
 
 
 def test_quantiles_are_interpolated_as_promql_does() -> None:
@@ -54,14 +54,14 @@ def test_a_longer_time_to_first_token_fails_only_as_a_lasting_one() -> None:
     assert found.outcome is Outcome.FAILED
     assert found.candidate == pytest.approx(0.2, rel=0.2)
     assert found.limit == 20
-    assert judge(ENGINE, evidence(slow), NOW).decision is Decision.FAIL
+    assert judge(TARGET, evidence(slow), NOW).decision is Decision.FAIL
     # Two windows are tolerated, and 960 s hold three of 300 s after the warm-up.
     assert _found("ttft", replace(slow, count=31), now_s=930.0).outcome is Outcome.SUCCESSFUL
     assert _found("ttft", replace(slow, count=32), now_s=960.0).outcome is Outcome.FAILED
 
 
 def test_a_longer_time_to_first_token_within_the_limit_passes() -> None:
-    wide = replace(ENGINE, gates={"ttft": replace(GATES["ttft"], limit=150)})
+    wide = replace(TARGET, gates={"ttft": replace(GATES["ttft"], limit=150)})
     found = verdict(judge(wide, evidence(Engine("new", seed=7, ttft_s=0.08)), NOW), "ttft")
     assert found.candidate == pytest.approx(2 * (found.stable or 0), rel=0.05)
     assert found.outcome is Outcome.SUCCESSFUL
@@ -110,13 +110,13 @@ def test_failures_are_seen_though_their_counter_appears_with_the_first() -> None
     trace = Engine("new", failed=10.0).trace()
     late = tuple(replace(r, failed=None if r.at_s < 600 else r.failed) for r in trace.readings)
     found = replace(evidence(), candidate=(replace(trace, readings=late),))
-    assert verdict(judge(ENGINE, found, NOW), "errors").outcome is Outcome.FAILED
+    assert verdict(judge(TARGET, found, NOW), "errors").outcome is Outcome.FAILED
 
 
 def test_a_restart_fails_at_once_and_none_passes_after_the_warm_up() -> None:
-    assert judge(ENGINE, evidence(candidate_restarts=1), NOW).decision is Decision.FAIL
+    assert judge(TARGET, evidence(candidate_restarts=1), NOW).decision is Decision.FAIL
     found = Evidence((Engine("new", count=1).trace(),))
-    assert verdict(judge(ENGINE, found, 30.0), "restarts").outcome is Outcome.INCONCLUSIVE
-    assert verdict(judge(ENGINE, found, 60.0), "restarts").outcome is Outcome.SUCCESSFUL
-    lenient = replace(ENGINE, gates={"restarts": replace(GATES["restarts"], limit=1)})
+    assert verdict(judge(TARGET, found, 30.0), "restarts").outcome is Outcome.INCONCLUSIVE
+    assert verdict(judge(TARGET, found, 60.0), "restarts").outcome is Outcome.SUCCESSFUL
+    lenient = replace(TARGET, gates={"restarts": replace(GATES["restarts"], limit=1)})
     assert verdict(judge(lenient, evidence(candidate_restarts=1), NOW), "restarts").outcome is Outcome.SUCCESSFUL

@@ -12,7 +12,7 @@ from dflash_controller.api.defaults import GATES
 from dflash_controller.planning.analysis.evidence import Evidence, Trace
 from dflash_controller.planning.analysis.judge import judge
 from dflash_controller.planning.analysis.verdict import Decision, Outcome
-from tests.unit.analysis_world import DRAFTER, ENGINE, Engine, evidence, gated, runs, verdict
+from tests.unit.analysis_world import DRAFTER, TARGET, Engine, evidence, gated, runs, verdict
 
 NOW = 1800.0
 NO_TEXT = replace(DRAFTER, text_gates=False)
@@ -63,7 +63,7 @@ def test_a_slower_step_fails_speed_though_acceptance_is_equal() -> None:
 def test_nothing_measured_neither_promotes_nor_fails() -> None:
     for empty in (Evidence(), Evidence((Trace("new", 0.0, ()),), (Trace("old", 0.0, ()),)), evidence(Engine("new", count=0))):
         assert judge(NO_TEXT, empty, NOW).decision is Decision.CONTINUE
-        assert judge(ENGINE, empty, NOW).decision is Decision.CONTINUE
+        assert judge(TARGET, empty, NOW).decision is Decision.CONTINUE
 
 
 @pytest.mark.parametrize("field", ["steps", "committed", "decode_seconds", "requests"])
@@ -105,18 +105,18 @@ def test_half_of_stables_acceptance_fails_at_once_but_not_at_another_block() -> 
 
 
 def test_a_collapse_fails_a_change_that_acceptance_does_not_gate() -> None:
-    judgement = judge(ENGINE, evidence(Engine("new", acceptance=1.0, count=4), Engine("old", count=4)), 120.0)
+    judgement = judge(TARGET, evidence(Engine("new", acceptance=1.0, count=4), Engine("old", count=4)), 120.0)
     assert judgement.decision is Decision.FAIL
     assert judgement.message.startswith("acceptanceLength:")
 
 
 def test_a_candidate_that_accepts_as_little_as_stable_is_not_called_collapsed() -> None:
     broken = [Engine(name, acceptance=1.1, spread=0.0) for name in ("new", "old-1", "old-2")]
-    assert judge(ENGINE, evidence(*broken), NOW).decision is Decision.PROMOTE
+    assert judge(TARGET, evidence(*broken), NOW).decision is Decision.PROMOTE
 
 
 def test_a_candidate_without_speculation_cannot_collapse() -> None:
-    without = replace(ENGINE, candidate_block=1)
+    without = replace(TARGET, candidate_block=1)
     judgement = judge(without, evidence(Engine("new", acceptance=1.0, step_s=0.003)), NOW)
     assert judgement.decision is Decision.PROMOTE
     assert all(v.metric != "acceptanceLength" for v in judgement.verdicts)
@@ -222,16 +222,16 @@ def test_before_and_after_is_named_so_and_has_a_wider_margin() -> None:
 
 
 def test_an_engine_change_is_promoted_for_serving_a_window_without_failures() -> None:
-    assert judge(ENGINE, evidence(), NOW).decision is Decision.PROMOTE
+    assert judge(TARGET, evidence(), NOW).decision is Decision.PROMOTE
     idle = [Engine(name, requests=0.0) for name in ("new", "old")]
-    assert judge(ENGINE, evidence(*idle), NOW).decision is Decision.PROMOTE
+    assert judge(TARGET, evidence(*idle), NOW).decision is Decision.PROMOTE
     soon = [replace(engine, count=8) for engine in idle]
-    assert judge(ENGINE, evidence(*soon), 240.0).decision is Decision.CONTINUE
+    assert judge(TARGET, evidence(*soon), 240.0).decision is Decision.CONTINUE
 
 
 def test_an_engine_change_with_failures_among_few_requests_waits() -> None:
     few = [Engine("new", requests=1.0, failed=0.5, acceptance=6), Engine("old", requests=1.0)]
-    assert judge(ENGINE, evidence(*few), NOW).decision is Decision.CONTINUE
+    assert judge(TARGET, evidence(*few), NOW).decision is Decision.CONTINUE
 
 
 def test_two_hours_of_readings_are_judged_within_ten_milliseconds() -> None:

@@ -5,7 +5,7 @@ the same where that gates and was compared, and no guardrail failed. What could 
 promotes and never fails, and while the source of metrics is in trouble only restarts and the probe can fail a candidate and nothing can
 promote it.
 
-Where no primary metric gates (another target or engine) nothing proves the candidate better or equal. It is promoted for having served
+Where no primary metric gates (another target) nothing proves the candidate better or equal. It is promoted for having served
 one window of its gates after the warm-up without a restart and with no guardrail failed, its counters readable throughout.
 """
 
@@ -28,7 +28,8 @@ from dflash_controller.planning.analysis.guardrails import (
     quantile_guard,
     restarts_guard,
 )
-from dflash_controller.planning.analysis.primary import PRIMARY, Finding, collapse, primary
+from dflash_controller.planning.analysis.positions import by_position
+from dflash_controller.planning.analysis.primary import ACCEPTANCE, PRIMARY, Finding, collapse, primary
 from dflash_controller.planning.analysis.probe import TEXT, pairs, probe, same_text
 from dflash_controller.planning.analysis.verdict import Decision, Judgement, MetricVerdict, Outcome, Question
 
@@ -187,6 +188,9 @@ def _verdicts(case: _Case, outcomes: Mapping[str, Outcome], now_s: float) -> tup
         shown.append(replace(own, age_s=age_s))
     if case.collapsed is not None and case.collapsed.metric not in case.primary:
         shown.insert(0, replace(case.collapsed, age_s=age_s))
+    gate = case.question.gates.get(ACCEPTANCE)
+    if gate is not None and (positions := by_position(case.question, case.traffic, gate.limit)):
+        shown.append(replace(positions, age_s=age_s))
     for metric, verdict in case.guards.items():
         shown.append(replace(verdict, age_s=0.0 if metric == RESTARTS else age_s))
     probe_age_s = max(0.0, now_s - max(run.finished_at_s for run in case.evidence.probe)) if case.evidence.probe else None

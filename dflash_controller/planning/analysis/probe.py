@@ -34,15 +34,17 @@ def pairs(evidence: Evidence) -> tuple[_Pair, ...] | None:
 
 
 def probe(metric: str, question: Question, gate: Gate, paired: tuple[_Pair, ...]) -> MetricVerdict:
-    """Acceptance length (tokens ÷ steps) or per-token speed (tokens ÷ seconds, at the probe's concurrency) of the pairs.
+    """Acceptance length ((tokens - 1) ÷ steps) or per-token speed ((tokens - 1) ÷ seconds, at the probe's concurrency) of the pairs.
+
+    The first token comes with the prompt's own pass: it belongs to no verify step, and time is counted from it.
 
     One pod per side answers. The drafter's acceptance of given prompts does not depend on the pod. Speed does: a pass says that the
     candidate is no slower on these two, and a failure must exceed what two replicas of one revision may differ by (5 % each).
     """
     rows = [
-        (float(new.tokens), new_below, float(old.tokens), old_below)
+        (new.tokens - 1.0, new_below, old.tokens - 1.0, old_below)
         for new, old in paired
-        if (new_below := _below(metric, new)) and (old_below := _below(metric, old)) and new.tokens > 0 and old.tokens > 0
+        if (new_below := _below(metric, new)) and (old_below := _below(metric, old)) and new.tokens > 1 and old.tokens > 1
     ]
     name, count, asked = PROBE_METRICS[metric], float(len(rows)), levels(question, gate)
     if len(rows) < LEAST_PAIRS:
