@@ -65,7 +65,8 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 	@$(BIN)/python -m testbed.contract
 
 .PHONY: e2e
-e2e: $(STAMP) binaries ## The slow end-to-end level: kill points, outages, settled fleet, every example
+e2e: $(STAMP) binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
+	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) tests/unit/test_planning_model.py
 	@echo "==> e2e"; $(PYTEST) tests/e2e
 
 .PHONY: bench

@@ -95,9 +95,10 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
     if "abort" in asked:
         finding = Finding(Reason.ABORTED, f"{candidate.name} was aborted by the annotation serving.dflash.io/abort")
         return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
-    if situation.budget.replicas == 0:
+    by_hand = "promote" in asked or situation.pin is not None
+    if situation.budget.replicas == 0 and (by_hand or not policy.paused):
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
-    if "promote" in asked or situation.pin:
+    if by_hand:
         return _by_hand(case)
     if trial.finding is not None:
         return case.failed(trial.finding.reason, trial.finding.message)
@@ -180,15 +181,19 @@ def _judged(case: Case, asked: Question) -> Ruling:
         candidate_restarts=max(0, _restarts(case) - trial.restarts),
         trouble=context.metrics_trouble,
     )
+    serving = case.situation.pool(candidate.hash).serving > 0
+    found = None if serving else trouble(case.situation, candidate.hash)
     judgement = judge(asked, evidence, case.now.timestamp())
     more: dict[str, Any] = {"verdicts": judgement.verdicts}
     pending = asked.text_gates and probe_pending(case.policy, case.stable, candidate, concurrent=case.concurrent)
-    if judgement.decision is Decision.PROMOTE and pending and not context.probe_error:
+    if judgement.decision is Decision.PROMOTE and (not serving or (pending and not context.probe_error)):
         judgement = replace(judgement, decision=Decision.CONTINUE, reason=Reason.ANALYZING)
     if judgement.decision is Decision.PROMOTE:
         return case.promoted(judgement.reason, judgement.message, **more)
     if judgement.decision is Decision.FAIL:
         return case.failed(judgement.reason, judgement.message, **more)
+    if found is not None and found.hopeless and found.reason is Reason.ENGINE_FAILING:
+        return case.failed(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
     left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
     intervals = [gate.interval_s for gate in asked.gates.values()]
@@ -197,20 +202,22 @@ def _judged(case: Case, asked: Question) -> Ruling:
         "look_again_s": max(1.0, min([LOOK_AGAIN_S, *intervals])),
     }
     if left_s <= 0:
-        return _overdue(case, judgement, more)
+        return _overdue(case, judgement, more, serving=serving)
     if judgement.decision is Decision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
     due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
     until = f"a verdict is due by {due:%Y-%m-%d %H:%M} UTC"
+    if found is not None:
+        return case.rule(Phase.ANALYZING, found.reason, f"{candidate.name} does not serve now. {found.message}", **more)
     if context.probe_error:
         until = f"{until}. {context.probe_error}"
     return case.rule(Phase.ANALYZING, judgement.reason, f"{candidate.name} serves and is compared with {case.stable.name}; {until}", **more)
 
 
-def _overdue(case: Case, judgement: Judgement, more: dict[str, Any]) -> Ruling:
+def _overdue(case: Case, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> Ruling:
     hours = f"no verdict within spec.rollout.deadline: {judgement.message}"
     match case.policy.on_inconclusive:
-        case "Promote":
+        case "Promote" if serving:
             return case.promoted(Reason.INCONCLUSIVE, f"{hours}; spec.rollout.onInconclusive is Promote", **more)
         case "Rollback":
             trial = replace(case.trial, finding=Finding(Reason.INCONCLUSIVE, hours))

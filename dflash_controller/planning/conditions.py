@@ -8,7 +8,6 @@ from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
-from dflash_controller.api.inputs import revision_inputs
 from dflash_controller.planning.context import NOT_MEASURED
 from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
@@ -59,8 +58,8 @@ def available(situation: Situation) -> Verdict:
 def unfinished(situation: Situation) -> tuple[Reason, str] | None:
     """What is left to do for the user's last change, None when it is done."""
     target, replicas = situation.target, situation.budget.replicas
-    if target is None:
-        return (Reason.NEW_GENERATION, "No revision has been made yet")
+    if target is None or (situation.departs and situation.pin is None):
+        return (Reason.NEW_GENERATION, "The revision that the spec asks for has not been made yet")
     if situation.candidate is not None and situation.stable is not None:
         return _trial(situation, situation.stable, situation.candidate)
     pool = situation.pool(target.hash)
@@ -122,7 +121,7 @@ def ready(situation: Situation) -> Verdict:
         return (False, left[0], f"{left[1]}. {found.message}" if found and unsaid else left[1])
     if situation.failed is not None:
         return (False, Reason.ROLLED_BACK, _rolled_back(situation, situation.failed))
-    if situation.pin is not None and not _pin_is_spec(situation, situation.pin):
+    if situation.pin is not None and situation.departs:
         return (
             False,
             Reason.PINNED,
@@ -154,10 +153,6 @@ def _rolled_back(situation: Situation, failed: Record) -> str:
     return (
         f"{failed.name} was given up{why}. {stable.name if stable else 'Nothing'} serves. Change the spec, or spec.restartId to try again"
     )
-
-
-def _pin_is_spec(situation: Situation, pin: Record) -> bool:
-    return situation.spec is not None and pin.same_intent(revision_inputs(situation.spec))
 
 
 def stalled(situation: Situation) -> Verdict:

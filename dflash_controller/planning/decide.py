@@ -74,6 +74,9 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
     wanted = _wanted(situation, spec)
     if isinstance(wanted, Obstacle):
         return _blocked(situation, wanted)
+    if situation.pin is not None:
+        situation = replace(situation, departs=isinstance(wanted, Draft) or wanted.hash != situation.pin.hash)
+        wanted = situation.pin
     if context.refusal is not None:
         return _blocked(situation, context.refusal)
     if defaults.suspended(spec):
@@ -85,7 +88,7 @@ def _wanted(situation: Situation, spec: Spec) -> Record | Draft | Obstacle:
     context, key = situation.context, situation.snapshot.key
     if problems := obstacles.spec_problems(spec, context):
         return obstacles.invalid(problems)
-    wanted = situation.pin or wanted_revision(
+    wanted = wanted_revision(
         spec,
         situation.records,
         lambda carried: resolve(spec, key.name, key.namespace, context.catalog, context.defaults, carried),
@@ -109,7 +112,9 @@ def _blocked(situation: Situation, obstacle: Obstacle) -> Plan:
 
 def _suspended(situation: Situation, wanted: Record | Draft) -> Plan:
     """Pods keep serving, nothing below is written, rollback and repair included."""
-    if isinstance(wanted, Record) and wanted != situation.stable:
+    if isinstance(wanted, Draft):
+        situation = replace(situation, departs=True)
+    elif wanted != situation.stable:
         failed = wanted.state is State.FAILED and not situation.pin
         situation = replace(situation, failed=wanted) if failed else replace(situation, candidate=wanted)
     situation = replace(situation, wanted={pool.revision: pool.wanted for pool in situation.pools})
@@ -138,7 +143,7 @@ def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: R
     begins = bool(made or moves)
     situation, ruled = _ruled(situation, spec, policy, begins=begins)
 
-    situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, _goals(situation, policy)))
+    situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, _goals(situation, policy, begins=begins)))
     hopeless, reason, message = stalled(situation)
     shown = status(situation)
     ruling = situation.ruling
@@ -183,8 +188,11 @@ def _live(situation: Situation, manifest: Mapping[str, Any]) -> Object | None:
     return next((item for item in situation.snapshot.others if (item["kind"], item["metadata"]["name"]) == name), None)
 
 
-def _goals(situation: Situation, policy: RolloutPolicy) -> dict[str, int]:
+def _goals(situation: Situation, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:
     stable, candidate, ruling = situation.stable, situation.candidate, situation.ruling
+    if stable is not None and candidate is not None and begins:
+        # Whether it is tried now is ruled at the next look. A replica put back for that moment, or taken from it, would load in vain.
+        return {record.hash: situation.pool(record.hash).wanted for record in (stable, candidate)}
     if stable is not None and candidate is None and situation.failed is None and policy.paused:
         once_in_force = {record.hash for record in situation.records if record.state is State.STABLE}
         return frozen_goals(situation.budget, [pool for pool in situation.pools if pool.revision in once_in_force], stable.hash)

@@ -30,6 +30,7 @@ from dflash_controller.planning.record import (
 )
 from dflash_controller.planning.ruling import Ruling
 from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.snapshot import Object
 from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
 from dflash_controller.planning.trial import Trial
 from dflash_controller.render.workload import workload
@@ -64,14 +65,17 @@ def new_revision(situation: Situation, spec: Spec, draft: Draft) -> dict[str, An
 
 
 def lost_revisions(situation: Situation) -> list[dict[str, Any]]:
-    """ControllerRevisions to make again, from the record every workload carries. Stable ones come late: the highest number is in force."""
+    """ControllerRevisions to make again, from the record every workload carries, each at its old place in time.
+
+    A workload that does not tell its place gets one at the end, stable ones last: the highest number is in force.
+    """
     known = {record.hash for record in situation.records}
     lost = [
-        (State((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, State.STABLE)), revision_of(item), content)
+        (_state_told(item), _number_told(item), revision_of(item), content)
         for item in situation.snapshot.workloads
         if revision_of(item) not in known and (content := data_from_workload(item)) is not None
     ]
-    lost.sort(key=lambda entry: (entry[0] is State.CANDIDATE, entry[0] is State.STABLE, entry[1]))
+    lost.sort(key=lambda entry: (entry[0] is State.CANDIDATE, entry[0] is State.STABLE, entry[2]))
     key, owner, first = situation.snapshot.key, owner_reference(situation.deployment), next_number(situation.records)
     return [
         manifest(
@@ -79,14 +83,24 @@ def lost_revisions(situation: Situation) -> list[dict[str, Any]]:
             key.namespace,
             owner,
             revision,
-            first + position,
+            number or first + position,
             content,
             state,
             [history_entry(situation.context.now, Origin.USER, state, "RebuiltFromWorkload")],
             Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
         )
-        for position, (state, revision, content) in enumerate(lost)
+        for position, (state, number, revision, content) in enumerate(lost)
     ]
+
+
+def _state_told(workload: Object) -> State:
+    return State((workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, State.STABLE))
+
+
+def _number_told(workload: Object) -> int:
+    """0 where it does not."""
+    text = (workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_NUMBER, "")
+    return int(text) if text.isdecimal() else 0
 
 
 @dataclass(slots=True)
@@ -180,7 +194,10 @@ def carry_out(situation: Situation, ruling: Ruling) -> tuple[Situation, list[Ann
     ruled = replace(situation, ruling=ruling)
     match ruling.end:
         case State.STABLE:
-            stable = moves.move(candidate, State.STABLE, Origin(candidate.origin or Origin.USER), ruling.reason.value, trial=ruling.trial)
+            # The highest number is in force: a record that was lost and made again may have come after the candidate's.
+            number = None if candidate.number == next_number(moves.records) - 1 else next_number(moves.records)
+            origin = Origin(candidate.origin or Origin.USER)
+            stable = moves.move(candidate, State.STABLE, origin, ruling.reason.value, number, ruling.trial)
             moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {ruling.message}"))
             ruled = replace(ruled, stable=stable, candidate=None)
         case State.FAILED:

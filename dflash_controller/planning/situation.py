@@ -29,6 +29,8 @@ class Situation:
     """The revision the spec asks for, where it was tried and given up: stable serves in its place."""
     pin: Record | None = None
     """The revision an annotation asks for in place of the spec's."""
+    departs: bool = False
+    """What is to run is not what the spec asks for: a pin says otherwise, or it could not be made yet."""
     ruling: Ruling | None = None
     """About the candidate; also where this plan ends its trial."""
     budget: Budget = field(default_factory=lambda: Budget(0, 0, 0))

@@ -97,7 +97,9 @@ _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 def _standing(situation: Situation, about: Record) -> tuple[Phase, Reason | None, str | None, str]:
     """Phase, reason, what is waited for, and the same in a sentence."""
     left, ruling, newest = unfinished(situation), situation.ruling, max(situation.records, key=lambda record: record.number)
-    moving = left is not None and left[0] not in (Reason.SCALING, Reason.STARTING)
+    # The last replica of all can only be made once the last old one has ended; until then its revision is not in force everywhere.
+    leaving = any(pool.terminating for pool in situation.pools if pool.revision != about.hash)
+    moving = left is not None and (left[0] not in (Reason.SCALING, Reason.STARTING) or leaving)
     if situation.spec is not None and defaults.suspended(situation.spec) and moving:
         return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
     if situation.candidate is not None and ruling is not None:

@@ -17,16 +17,20 @@ from dflash_controller.planning.snapshot import Object
 
 
 def workload_steps(situation: Situation) -> list[Apply]:
-    """One fenced apply per workload that exists or is needed, what shrinks first."""
+    """One fenced apply per workload that exists or is needed, what shrinks first.
+
+    A revision that has pods has a workload, which may have lost the label it is found by: an attempt to make it finds it by its name.
+    """
     live = {revision_of(item): item for item in situation.snapshot.workloads if not being_deleted(item)}
     records = {record.hash: record for record in situation.records}
     roles = {record.hash for record in (situation.stable, situation.candidate) if record}
+    unseen = {pool.revision for pool in situation.pools if pool.existing and pool.revision in records} - live.keys()
     steps: list[Apply] = []
-    for revision in sorted({*live, *roles}):
+    for revision in sorted({*live, *roles, *unseen}):
         item, record, replicas = live.get(revision), records.get(revision), situation.wanted.get(revision, 0)
         if item is not None and revision not in roles and _deserted(situation, revision):
             continue
-        if item is None and (record is None or (replicas == 0 and record != situation.stable)):
+        if item is None and (record is None or (replicas == 0 and record != situation.stable and revision not in unseen)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
         now = int(item["spec"].get("replicas", 1)) if item else 0
@@ -73,6 +77,7 @@ def _with_record(record: Record) -> Mapping[str, Any]:
     annotations = {
         **(metadata.get("annotations") or {}),
         names.ANNOTATION_RECORD: workload_annotation(record.source["data"]),
+        names.ANNOTATION_NUMBER: str(record.number),
         names.ANNOTATION_STATE: record.state.value,
     }
     return {**record.workload, "metadata": {**metadata, "annotations": annotations}}

@@ -27,6 +27,9 @@ class ServiceTraffic:
         self._pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}"
         self._urls: list[str] = []
         self._revisions: dict[str, str] = {}
+        self._answered: Counter[str] = Counter()
+        self._counted = 0
+        self._counting = threading.Lock()
         self._target = Target(self._urls, model)
         self._shots = Shots(mix, seed)
         self._rate = rate
@@ -53,11 +56,17 @@ class ServiceTraffic:
 
     def answered(self) -> Mapping[str, int]:
         """Requests answered so far by each revision."""
-        return Counter(self._revisions[one.url] for one in list(self.log.completions))
+        with self._counting:
+            done = self.log.completions[self._counted :]
+            self._answered.update(self._revisions[one.url] for one in done)
+            self._counted += len(done)
+            return self._answered.copy()
 
     def _look(self) -> bool:
         """Take in which pods serve. Addresses are kept of those that do not any more: their last answers are still to come."""
         pods = [pod for pod in self._cluster.api.get(self._pods)["items"] if _serves(pod)]
+        # A new pod may have the address of one that is gone, whose answers are not the new one's.
+        self.answered()
         for pod in pods:
             self._revisions[_url(pod)] = pod["metadata"]["labels"]["serving.dflash.io/revision"]
         if pods:

@@ -41,6 +41,7 @@ class Story:
     changes: tuple[Change, ...]
     states: tuple[str, ...]
     """Of its revisions at the end, sorted."""
+    losses: tuple[Loss, ...] = ("unsent", "unanswered")
 
 
 @dataclass

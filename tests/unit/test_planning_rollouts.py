@@ -567,3 +567,71 @@ def test_traffic_alone_does_not_promote_before_the_texts_were_compared() -> None
     world.judgement = PASSED
     world.settle()
     assert phase(world) == "Completed"
+
+
+def test_under_suspend_a_spec_that_no_revision_was_made_for_is_not_ready() -> None:
+    world = settled(replicas=2)
+    world.edit(lambda spec: spec.update(suspend=True, drafter={"revision": COMMIT}))
+    world.reconcile()
+    assert (world.condition("Ready"), world.reason("Ready")) == ("False", "Suspended")
+
+
+def test_paused_holds_at_no_replicas_too() -> None:
+    world = settled(replicas=0)
+    world.edit(lambda spec: spec.update(rollout={"paused": True}, drafter={"revision": COMMIT}))
+    world.settle()
+    assert (phase(world), states(world)) == ("Paused", {1: "Stable", 2: "Candidate"})
+
+
+def test_a_lost_record_comes_back_at_its_old_place_in_time() -> None:
+    world = settled(replicas=3)
+    first = world.deployment["status"]["stableRevision"]
+    world.edit(set_drafter(COMMIT))
+    while states(world) != {1: "Stable", 2: "Stable"}:
+        world.reconcile()
+        world.controllers()
+    world.reconcile()
+    second = world.deployment["status"]["stableRevision"]
+    for name in (first, second):
+        del world.children["ControllerRevision", name]
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == second
+    assert states(world) == {1: "Retired", 2: "Stable"}
+
+
+def test_a_promotion_counts_although_the_record_of_stable_was_made_again_in_mid_trial() -> None:
+    world = on_trial()
+    stable, tried = world.deployment["status"]["stableRevision"], candidate(world)
+    # Of an older operator: its workload does not tell its place in time.
+    world.children["Deployment", stable]["metadata"]["annotations"].pop(names.ANNOTATION_NUMBER)
+    del world.children["ControllerRevision", stable]
+    world.settle()
+    world.judgement = PASSED
+    world.settle()
+    assert (world.deployment["status"]["stableRevision"], phase(world)) == (tried, "Completed")
+
+
+@pytest.mark.parametrize("choice", ["Hold", "Promote"])
+def test_a_candidate_that_serves_nobody_is_not_promoted(choice: str) -> None:
+    world = on_trial(rollout={"onInconclusive": choice, "deadline": "1h"})
+    for pod in world.pods.values():
+        if f"chat-{pod['revision']}" == candidate(world):
+            pod.update(broken=True, ready=False)
+    world.judgement = PASSED if choice == "Hold" else UNDECIDED
+    world.advance(0 if choice == "Hold" else 3601)
+    world.settle()
+    assert phase(world) == ("Analyzing" if choice == "Hold" else "Held")
+    world.restarts = 5
+    world.advance(-3601 if choice == "Promote" else 0)
+    world.settle()
+    assert (phase(world), world.serving()) == ("RolledBack", 3)
+
+
+def test_a_pin_to_another_block_size_is_not_what_the_spec_asks_for() -> None:
+    world = settled(replicas=2, blockSize=16, tuning={"mode": "Off"})
+    first = world.deployment["status"]["stableRevision"]
+    world.edit(lambda spec: spec.update(blockSize=8))
+    world.settle()
+    annotate(world, names.ANNOTATION_PIN, first)
+    world.settle()
+    assert (world.condition("Ready"), world.reason("Ready")) == ("False", "Pinned")
