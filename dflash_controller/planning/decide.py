@@ -71,12 +71,12 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
         return replace(_blocked(situation, obstacles.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
     if unreadable := [item for item, record in stored if record is None]:
         return _blocked(situation, obstacles.revisions_unreadable(unreadable))
-    wanted = _wanted(situation, spec)
-    if isinstance(wanted, Obstacle):
-        return _blocked(situation, wanted)
-    if situation.pin is not None:
-        situation = replace(situation, departs=isinstance(wanted, Draft) or wanted.hash != situation.pin.hash)
-        wanted = situation.pin
+    asked = _wanted(situation, spec)
+    if isinstance(asked, Obstacle):
+        return _blocked(situation, asked)
+    wanted, pin = asked, situation.pin
+    if pin is not None:
+        situation, wanted = replace(situation, departs=isinstance(asked, Draft) or asked.hash != pin.hash), pin
     if context.refusal is not None:
         return _blocked(situation, context.refusal)
     if defaults.suspended(spec):
