@@ -77,6 +77,10 @@ bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per
 bench-rollout: $(STAMP) ## Measure false promotions and rollbacks by simulation; one JSON line
 	@$(BIN)/python -m benchmarks.rollout
 
+.PHONY: bench-tuner
+bench-tuner: $(STAMP) ## Measure the choice of block sizes on published tables; one JSON object per line
+	@$(BIN)/python -m benchmarks.tuner
+
 .PHONY: lock
 lock: $(STAMP) ## Renew both lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -1,0 +1,237 @@
+"""``python -m benchmarks.tuner [--tables T.csv --accept A.csv]``: how good the tuner's recommendation is, cell by cell, on measured tables.
+
+A cell is one workload of one model at one concurrency, with tokens per second measured at two blocks at least. The tuner runs at the start
+block, is shown a part of the table, and picks an arm; its regret is what the pick lacks to the best arm's measured speed. Only the argmax
+counts here: no least gain, no dwell, no cost of the change. What it is shown:
+
+* ``cold_varied``: the start block at every concurrency of this workload;
+* ``cold_single``: the start block at this concurrency;
+* ``warm``: all arms at this concurrency on the model's other workloads, and of this workload the acceptance length at the start block;
+* ``cold_varied_noise``: as cold_varied, step times with 3 % lognormal noise, 200 draws; mean and 90th percentile of the mean regret.
+
+Priors are the project's own (``dflash_controller/planning/tuner/priors.yaml``), without any card of the model under test; nothing is ever
+fitted to the table under test. Start blocks are 16 and 8; a table that lacks one is started at its most measured others.
+
+One JSON object per line. The last is the summary: of both starts the worse one. Baselines choose between the two start blocks: always the
+smaller, always the larger, the larger at concurrency 1 only, and the threshold that would have been best for this very table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tuner_priors import DATA
+from benchmarks.tuner_tables import Series, load
+from dflash_controller.planning.tuner.acceptance import Acceptance, Decay, decay_between
+from dflash_controller.planning.tuner.points import StepPoint
+from dflash_controller.planning.tuner.priors import Prior, Priors
+from dflash_controller.planning.tuner.recommend import Load, recommend
+from dflash_controller.planning.tuner.steps import StepTimes
+
+USUAL_STARTS = (16, 8)
+NOISE = 0.03
+DRAWS = 200
+SEED = 20261128
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One choice to make."""
+
+    series: Series
+    concurrency: int
+    arms: tuple[int, ...]
+
+    def regret(self, pick: int) -> float:
+        """Percent of the best arm's speed."""
+        best = max(self.series.speeds[arm, self.concurrency] for arm in self.arms)
+        return 100 * (1 - self.series.speeds[pick, self.concurrency] / best)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Regrets of one protocol from one start block, in percent."""
+
+    protocol: str
+    start: int
+    regrets: tuple[float, ...]
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self.regrets) / len(self.regrets) if self.regrets else None
+
+    @property
+    def worst(self) -> float | None:
+        return max(self.regrets, default=None)
+
+    def line(self) -> dict[str, Any]:
+        return {
+            "protocol": self.protocol,
+            "start": self.start,
+            "cells": len(self.regrets),
+            "mean_regret_pct": rounded(self.mean),
+            "max_regret_pct": rounded(self.worst),
+            "wrong": sum(regret > 0 for regret in self.regrets),
+        }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+class Benchmark:
+    """All protocols on one table."""
+
+    def __init__(self, table: Sequence[Series]) -> None:
+        """Raises ValueError where the table has no cell."""
+        self._table = table
+        found = [Cell(series, c, series.arms(c)) for series in table for c in series.concurrencies if len(series.arms(c)) > 1]
+        self.cells = [cell for cell in found if any(arm in cell.series.lengths for arm in cell.arms)]
+        self.without_acceptance = len(found) - len(self.cells)
+        if not self.cells:
+            raise ValueError("the table has no cell with two block sizes and an acceptance length")
+        self.starts = self._choose_starts()
+        self._priors = {series.model: Priors.load().without(series.model).prior() for series in table}
+
+    def _choose_starts(self) -> tuple[int, ...]:
+        counts = Counter(arm for cell in self.cells for arm in cell.arms)
+        usual = [block for block in USUAL_STARTS if block in counts]
+        others = sorted((block for block in counts if block not in usual), key=lambda block: (-counts[block], -block))
+        return tuple(sorted((usual + others)[:2], reverse=True))
+
+    def cold_varied(self, start: int, disturb: Callable[[], float] = lambda: 1.0) -> Outcome:
+        """``disturb`` gives the factor by which a step time is misread."""
+        regrets: list[float] = []
+        for series in self._table:
+            seen = points(series, [start], series.concurrencies, disturb)
+            if seen:
+                steps = StepTimes(seen, self._priors[series.model].steps)
+                regrets += [self._regret(cell, start, steps, self._own(series, start)) for cell in self._of(series, start)]
+        return Outcome("cold_varied", start, tuple(regrets))
+
+    def cold_single(self, start: int) -> Outcome:
+        regrets = []
+        for cell in self.cells:
+            seen = points(cell.series, [start], [cell.concurrency])
+            if seen:
+                steps = StepTimes(seen, self._priors[cell.series.model].steps)
+                regrets.append(self._regret(cell, start, steps, self._own(cell.series, start)))
+        return Outcome("cold_single", start, tuple(regrets))
+
+    def warm(self, start: int) -> Outcome:
+        regrets = []
+        for cell in self.cells:
+            own = cell.series
+            others = [s for s in self._table if (s.source, s.model) == (own.source, own.model) and s.workload != own.workload]
+            shown = [points(other, cell.arms, [cell.concurrency]) for other in others]
+            seen = [point for found in shown if len(found) == len(cell.arms) for point in found]
+            if seen and start in cell.arms and start in own.lengths:
+                steps = StepTimes(seen, self._priors[own.model].steps)
+                decay = self._priors[own.model].decay.learned(decays(others, cell.arms))
+                regrets.append(self._regret(cell, start, steps, self._own(own, start, decay)))
+        return Outcome("warm", start, tuple(regrets))
+
+    def noisy(self, start: int) -> dict[str, Any]:
+        """The line of ``cold_varied_noise``."""
+        draw = random.Random(SEED)
+        outcomes = [self.cold_varied(start, lambda: math.exp(draw.gauss(0.0, NOISE))) for _ in range(DRAWS)]
+        means = sorted(outcome.mean for outcome in outcomes if outcome.mean is not None)
+        return {
+            "protocol": "cold_varied_noise",
+            "start": start,
+            "cells": len(outcomes[0].regrets),
+            "mean_regret_pct": rounded(sum(means) / len(means)) if means else None,
+            "p90_regret_pct": rounded(means[min(len(means) - 1, round(0.9 * len(means)))]) if means else None,
+            "max_regret_pct": rounded(max((outcome.worst for outcome in outcomes if outcome.worst is not None), default=None)),
+            "wrong": round(sum(regret > 0 for outcome in outcomes for regret in outcome.regrets) / DRAWS, 2),
+        }
+
+    def baselines(self) -> dict[str, Outcome]:
+        """By name."""
+        if len(self.starts) < 2:
+            return {}
+        large, small = self.starts
+        cells = [cell for cell in self.cells if large in cell.arms and small in cell.arms]
+
+        def threshold(most: float) -> tuple[float, ...]:
+            return tuple(cell.regret(large if cell.concurrency <= most else small) for cell in cells)
+
+        best = min((threshold(most) for most in [0, *{cell.concurrency for cell in cells}]), key=sum)
+        rules = {
+            f"always_{small}": threshold(0),
+            f"always_{large}": threshold(math.inf),
+            f"{large}_if_c_1": threshold(1),
+            "best_threshold": best,
+        }
+        return {name: Outcome(name, 0, regrets) for name, regrets in rules.items()}
+
+    def _of(self, series: Series, start: int) -> Iterable[Cell]:
+        return (cell for cell in self.cells if cell.series is series and start in cell.arms)
+
+    def _own(self, series: Series, start: int, decay: Decay | None = None) -> Acceptance:
+        return Acceptance({start: series.lengths[start]}, decay or self._prior(series).decay)
+
+    def _prior(self, series: Series) -> Prior:
+        return self._priors[series.model]
+
+    def _regret(self, cell: Cell, start: int, steps: StepTimes, acceptance: Acceptance) -> float:
+        return cell.regret(recommend(start, cell.arms, [Load(float(cell.concurrency))], acceptance, steps).block)
+
+
+def points(
+    series: Series, blocks: Iterable[int], concurrencies: Sequence[int], disturb: Callable[[], float] = lambda: 1.0
+) -> list[StepPoint]:
+    """The step times that the table tells."""
+    cells = ((block, c, series.step_s(block, c)) for block in blocks for c in concurrencies)
+    return [StepPoint(block, float(c), seconds * disturb()) for block, c, seconds in cells if seconds is not None]
+
+
+def decays(others: Iterable[Series], arms: Sequence[int]) -> list[float]:
+    """What the other workloads' acceptance lengths at the smallest and the largest arm tell of the drafter."""
+    small, large = arms[0], arms[-1]
+    known = (other.lengths for other in others if small in other.lengths and large in other.lengths)
+    return [decay_between(lengths[small], small, lengths[large], large) for lengths in known]
+
+
+def worse(outcomes: Iterable[float | None]) -> float | None:
+    return rounded(max((value for value in outcomes if value is not None), default=None))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner", description="Choice quality of the tuner on measured tables.")
+    parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
+    parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
+    asked = parser.parse_args(arguments)
+    benchmark = Benchmark(load(asked.tables, asked.accept))
+    summary: dict[str, Any] = {"summary": True}
+    for protocol in (benchmark.cold_varied, benchmark.cold_single, benchmark.warm):
+        outcomes = [protocol(start) for start in benchmark.starts]
+        for outcome in outcomes:
+            print(json.dumps(outcome.line()), flush=True)
+        summary[f"{outcomes[0].protocol}_mean"] = worse(outcome.mean for outcome in outcomes)
+        summary[f"{outcomes[0].protocol}_max"] = worse(outcome.worst for outcome in outcomes)
+    noisy = [benchmark.noisy(start) for start in benchmark.starts]
+    for line in noisy:
+        print(json.dumps(line), flush=True)
+    summary["cold_varied_noise_mean"] = worse(line["mean_regret_pct"] for line in noisy)
+    summary["cold_varied_noise_p90"] = worse(line["p90_regret_pct"] for line in noisy)
+    summary["baselines"] = {
+        name: {"mean": rounded(outcome.mean), "max": rounded(outcome.worst), "wrong": outcome.line()["wrong"]}
+        for name, outcome in benchmark.baselines().items()
+    }
+    summary["cells_without_acceptance"] = benchmark.without_acceptance
+    print(json.dumps(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

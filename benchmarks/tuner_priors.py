@@ -1,0 +1,78 @@
+"""``python -m benchmarks.tuner_priors``: reduce the published tables to ``dflash_controller/planning/tuner/priors.yaml``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from benchmarks.tuner_tables import Series, load
+from dflash_controller.planning.tuner.acceptance import decay_between
+from dflash_controller.planning.tuner.priors import Card
+from dflash_controller.planning.tuner.shape import fit_knee, log_cost
+
+DATA = Path(__file__).resolve().parent.parent / "testbed" / "data"
+TABLES = ("seed_tables.csv", "seed_accept.csv"), ("h100_vllm_dense.csv", "h100_vllm_dense_accept.csv")
+IMPOSED = "synthetic"
+"""A workload whose acceptance was set, not found: it tells step times only."""
+TARGET = Path(__file__).resolve().parent.parent / "dflash_controller" / "planning" / "tuner" / "priors.yaml"
+HEADER = """\
+# What measured targets have in common, for where a deployment has not seen enough itself. Written by python -m benchmarks.tuner_priors.
+#
+# knee_tokens: tokens per step at which computing costs as much as reading the weights (s = a (1 + T / knee), fitted over all blocks, loads
+# and workloads). off_ratio: step time without drafter relative to that curve at the same tokens. decay: fall of the conditional acceptance
+# from one draft to the next that joins the acceptance lengths at blocks 8 and 16, mean over workloads.
+"""
+
+
+def card(source: str, model: str, found: Sequence[Series]) -> Card:
+    """One model of one source."""
+    drafting: list[list[tuple[float, float]]] = []
+    for series in found:
+        cells = [(block, c, series.step_s(block, c)) for block, c in series.speeds if block > 1]
+        drafting.append([(float(block * c), seconds) for block, c, seconds in cells if seconds is not None])
+    if not any(len(points) > 1 for points in drafting):
+        return Card(model, source, None, None, None)
+    knee = fit_knee(drafting)
+    ratios = []
+    for series, points in zip(found, drafting, strict=True):
+        level = [math.log(seconds) - log_cost(tokens, knee) for tokens, seconds in points]
+        for block, c in series.speeds:
+            if block == 1 and level:
+                ratios.append(math.log(c / series.speeds[block, c]) - log_cost(c, knee) - sum(level) / len(level))
+    told = (s.lengths for s in found if s.workload != IMPOSED and 8 in s.lengths and 16 in s.lengths)
+    decays = [decay_between(lengths[8], 8, lengths[16], 16) for lengths in told]
+    return Card(
+        model,
+        re.sub(r"^seed\d+ ", "", source),
+        round(knee, 1),
+        round(math.exp(sum(ratios) / len(ratios)), 3) if ratios else None,
+        round(sum(decays) / len(decays), 4) if decays else None,
+    )
+
+
+def cards() -> tuple[Card, ...]:
+    """Of every model in the project's tables that tells a step time."""
+    found: dict[tuple[str, str], list[Series]] = defaultdict(list)
+    for tables, accept in TABLES:
+        for series in load(DATA / tables, DATA / accept):
+            found[series.source, series.model].append(series)
+    reduced = (card(source, model, series) for (source, model), series in found.items())
+    return tuple(entry for entry in reduced if entry.knee_tokens is not None)
+
+
+def text() -> str:
+    """The whole file."""
+    entries = []
+    for entry in cards():
+        fields = {"knee_tokens": entry.knee_tokens, "off_ratio": entry.off_ratio, "decay": entry.decay}
+        entries.append({"model": entry.model, "source": entry.source, **{key: value for key, value in fields.items() if value is not None}})
+    return HEADER + yaml.safe_dump({"cards": entries}, sort_keys=False, width=140, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
