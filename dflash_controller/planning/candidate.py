@@ -95,11 +95,10 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
     if "abort" in asked:
         finding = Finding(Reason.ABORTED, f"{candidate.name} was aborted by the annotation serving.dflash.io/abort")
         return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
-    by_hand = "promote" in asked or situation.pin is not None
-    if situation.budget.replicas == 0 and (by_hand or not policy.paused):
-        return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
-    if by_hand:
+    if "promote" in asked or situation.pin is not None:
         return _by_hand(case)
+    if situation.budget.replicas == 0 and not policy.paused:
+        return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
     if trial.finding is not None:
         return case.failed(trial.finding.reason, trial.finding.message)
     if policy.paused and not case.begun:
@@ -114,7 +113,7 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
 def _by_hand(case: Case) -> Ruling:
     """A human has decided; all that is waited for is one replica that serves, so that stable is not left for nothing."""
     word, reason = ("pin", Reason.PINNED) if case.situation.pin else ("promote", Reason.PROMOTED_BY_HAND)
-    if case.situation.pool(case.candidate.hash).serving:
+    if case.situation.pool(case.candidate.hash).serving or case.situation.budget.replicas == 0:
         return case.promoted(reason, f"the annotation serving.dflash.io/{word} names it")
     found = trouble(case.situation, case.candidate.hash)
     message = f"The annotation serving.dflash.io/{word} names {case.candidate.name}; waiting for one replica to serve"

@@ -219,11 +219,12 @@ class Watch:
     def _revisions(self, before: Scene, after: Scene, *, whole: bool) -> None:
         numbers = [item.number for item in after.revisions.values()]
         assert len(numbers) == len(set(numbers)), after.revisions
-        promoted = []
+        promoted, rebuilt = [], False
         for name, now in after.revisions.items():
             was = before.revisions.get(name)
             if was is None and name in self.lost:
                 self.lost.discard(name)
+                rebuilt = True
                 assert now.reason == "RebuiltFromWorkload"
                 continue
             assert was is not None or now.state == "Candidate", now
@@ -236,7 +237,8 @@ class Watch:
         if not self.lost:
             self.in_force = after.in_force
         self._replicas(before, after)
-        if whole and not self.suspended and not self.lost:
+        # A plan that makes a record again does nothing else: what is wrong with its state is put right by the next.
+        if whole and not self.suspended and not self.lost and not rebuilt:
             candidates = after.of_state("Candidate")
             assert len(candidates) <= 1, candidates
             failed = [item for item in after.of_state("Failed") if self.is_asked_for(item)]
@@ -283,7 +285,7 @@ class Watch:
     def _promoted(self, now: Stored, before: Scene) -> None:
         course, world = self.courses[now.name], self.world
         stable = before.revisions.get(self.in_force or "")
-        assert now.reason == "Unproven" or before.serving.get(now.name, 0), f"{now} is promoted while it serves nobody"
+        assert not self.replicas or before.serving.get(now.name, 0), f"{now} is promoted while it serves nobody"
         assert not self.policy.paused or now.reason in BY_HAND, f"{now} is promoted although the rollout is paused"
         match now.reason:
             case "AnalysisPassed":
