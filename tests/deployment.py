@@ -159,6 +159,10 @@ class Deployment:
         revisions = sorted(self.children("controllerrevisions"), key=lambda item: int(item["revision"]))
         return [item["metadata"]["annotations"][STATE] for item in revisions]
 
+    def wait_states(self, *states: str) -> None:
+        """Wait until these are the states of its revisions, oldest first."""
+        wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}")
+
     def pod_uids(self, revision: str | None = None) -> set[str]:
         """Of all its pods, or of those of one revision (its whole name)."""
         pods = self.children("pods")

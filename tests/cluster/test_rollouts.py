@@ -17,7 +17,6 @@ from tests.deployment import REVISION, UNJUDGED, Deployment
 
 OLD, NEW = "a" * 40, "b" * 40
 SLOW = {"metadata": {"annotations": {"sim/ready-after": "2", "sim/exit-after": "2"}}}
-NEVER = {"metadata": {"annotations": {"sim/ready": "false"}}}
 
 
 def spec(replicas: int = 3, surge: int | str = 0, unavailable: int | str = 1, **more: Any) -> dict[str, Any]:
@@ -97,53 +96,6 @@ def test_what_does_not_define_the_engine_makes_no_revision_and_restarts_nothing(
     assert deployment.names("controllerrevisions") == [revision]
     assert len(deployment.pod_uids()) == 4
     assert pods < deployment.pod_uids()
-
-
-def test_an_edit_taken_back_in_mid_rollout_ends_where_it_began(
-    start_operator: StartOperator, cluster: Cluster, namespace: str, pod_watch: PodWatch
-) -> None:
-    start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    deployment.wait_done()
-    stable = deployment.status()["stableRevision"]
-    deployment.patch(drafter={"revision": NEW}, podTemplate=NEVER)
-    wait_until(lambda: len(deployment.names("deployments")) == 2, "the candidate's workload")
-    candidate = next(name for name in deployment.names("deployments") if name != stable)
-    wait_until(lambda: [pod for pod in deployment.children("pods") if pod["metadata"]["name"].startswith(f"{candidate}-")], "its pod")
-    kept = {pod["metadata"]["uid"] for pod in deployment.children("pods") if pod["metadata"]["name"].startswith(f"{stable}-")}
-    assert len(kept) == 2
-    assert deployment.condition("Available")[0] == "True"
-
-    deployment.patch(drafter={"revision": OLD}, podTemplate=None)
-    deployment.wait_done()
-    wait_until(lambda: deployment.names("deployments") == [stable], "the candidate's workload to go")
-    assert deployment.states() == ["Stable", "Superseded"]
-    assert deployment.status()["stableRevision"] == stable
-    assert kept < deployment.pod_uids()
-    assert not breaks(pod_watch.moments(namespace, "chat"), least=2, most=3)
-
-    # The same edit again finds the revision that was made for it.
-    deployment.patch(drafter={"revision": NEW}, podTemplate=NEVER)
-    wait_until(lambda: deployment.status().get("candidateRevision") == candidate, "the candidate to be tried again")
-    wait_until_states(deployment, "Stable", "Candidate")
-    assert sorted(item["revision"] for item in deployment.children("controllerrevisions")) == [1, 3]
-    assert not breaks(pod_watch.moments(namespace, "chat"), least=2, most=3)
-
-
-def test_of_five_rapid_edits_the_last_one_runs(
-    start_operator: StartOperator, cluster: Cluster, namespace: str, pod_watch: PodWatch
-) -> None:
-    start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    deployment.wait_done()
-    for digit in "12345":
-        deployment.patch(drafter={"revision": digit * 40})
-    deployment.wait_done()
-    assert deployment.status()["drafterRevision"] == "5" * 40
-    wait_until(lambda: deployment.names("deployments") == [deployment.status()["stableRevision"]], "one workload to be left")
-    wait_until(lambda: "Candidate" not in deployment.states() and deployment.states().count("Stable") == 1, "one Stable revision")
-    assert len(deployment.states()) <= 6
-    assert not breaks(pod_watch.moments(namespace, "chat"), least=2, most=3)
 
 
 def test_a_revision_that_never_serves_takes_one_replica_and_can_be_left(
