@@ -140,6 +140,13 @@ class Deployment:
     def wait_done(self, timeout: float = 40.0) -> None:
         wait_until(self.is_done, f"{self.namespace}/{self.name} to be done: {self.status()}", timeout, 0.1)
 
+    def wait_look(self) -> None:
+        """Wait until the operator has decided anew, given a reason to: another history limit, which changes nothing else."""
+        kept = (self.get()["spec"].get("rollout") or {}).get("historyLimit", 10)
+        self.patch(rollout={"historyLimit": kept - 1 if kept > 8 else 10})
+        generation = self.get()["metadata"]["generation"]
+        wait_until(lambda: self.status().get("observedGeneration") == generation, f"another look at {self.name}")
+
     def children(self, kind: str) -> list[dict[str, Any]]:
         """Those with its label, of one kind (``deployments``), by name."""
         items: list[dict[str, Any]] = self.cluster.api.get(self.listing(kind))["items"]

@@ -176,7 +176,7 @@ def test_one_replica_without_surge_is_compared_with_the_answers_stable_gave_befo
     for deployment in deployments:
         deployment.wait_done()
     begun = {deployment.name: len(pod_watch.moments(namespace, deployment.name)) for deployment in deployments}
-    with played_with(simulator, namespace, {"ccc*": {"acceptance": 0.8}}):
+    with played_with(simulator, namespace, {"ccc*": {"acceptance": 0.9}}):
         for deployment in deployments:
             deployment.patch(drafter={"revision": ends[deployment.name][0]})
         for deployment in deployments:

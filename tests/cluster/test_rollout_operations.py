@@ -34,13 +34,6 @@ def spec(replicas: int = 2, *, rollout: dict[str, Any] = UNJUDGED, **more: Any) 
     }
 
 
-def look_again(deployment: Deployment, history_limit: int) -> None:
-    """Wait until the operator has decided anew, given a reason to look: another history limit, which changes nothing else."""
-    deployment.patch(rollout={"historyLimit": history_limit})
-    generation = deployment.get()["metadata"]["generation"]
-    wait_until(lambda: deployment.status()["observedGeneration"] == generation, "another look")
-
-
 def has_settled(deployment: Deployment) -> bool:
     """No pod is on its way up or down."""
     pods = deployment.children("pods")
@@ -56,7 +49,7 @@ def test_a_paused_rollout_begins_nothing_and_stays_where_it_is_when_paused_later
     before = deployment.pod_uids()
     deployment.patch(rollout={"paused": True}, drafter={"revision": NEW})
     candidate = deployment.wait_phase("Paused")["revision"]
-    look_again(deployment, 9)
+    deployment.wait_look()
     assert deployment.pod_uids() == before
     assert deployment.condition("Ready")[:2] == ("False", "Paused")
     assert deployment.revisions()[candidate]["state"] == "Candidate"
@@ -66,11 +59,11 @@ def test_a_paused_rollout_begins_nothing_and_stays_where_it_is_when_paused_later
     deployment.patch(rollout={"paused": True})
     assert deployment.wait_phase("Paused")["revision"] == candidate
     wait_until(lambda: has_settled(deployment), "pods under way to arrive")
-    look_again(deployment, 8)
+    deployment.wait_look()
     halves = deployment.pod_uids()
     assert len(halves) == 4
     assert len(halves & before) in (1, 2), "two were replaced, a third may have been on its way"
-    look_again(deployment, 7)
+    deployment.wait_look()
     assert deployment.pod_uids() == halves
     assert deployment.condition("Ready")[:2] == ("False", "Paused")
 
@@ -89,7 +82,7 @@ def test_a_trial_that_is_paused_is_judged_and_not_promoted(start_operator: Start
     deployment.patch(rollout={"paused": True})
     deployment.wait_phase("Paused")
     wait_until(lambda: deployment.verdicts().get("text", {}).get("verdict") == "Successful", "the verdict")
-    look_again(deployment, 9)
+    deployment.wait_look()
     assert deployment.rollout()["phase"] == "Paused"
     assert deployment.states() == ["Stable", "Candidate"]
     deployment.patch(rollout={"paused": False})
@@ -128,7 +121,7 @@ def test_promote_and_abort_concern_the_candidate_they_name_and_one_trial_of_it(
     deployment.patch(drafter={"revision": OLD})
     assert deployment.wait_phase("Analyzing", "RolledBack", "Completed")["phase"] == "Analyzing"
     deployment.annotate(promote=None, abort=None)
-    look_again(deployment, 9)
+    deployment.wait_look()
     deployment.annotate(abort=old)
     deployment.wait_phase("RolledBack")
 
@@ -262,7 +255,7 @@ def test_weights_are_fetched_to_every_node_before_a_replica_is_taken_and_the_job
     first, second = fetching(deployment)
     complete(deployment, first)
     wait_until(lambda: sum(job["status"].get("succeeded", 0) for job in deployment.children("jobs")) == 1, "one Job to be done")
-    look_again(deployment, 9)
+    deployment.wait_look()
     assert deployment.rollout()["reason"] == "Prefetching"
     assert deployment.pod_uids(deployment.status()["stableRevision"]) == before, "nothing was taken for it"
 

@@ -31,13 +31,6 @@ def spec(replicas: int = 3, *, rollout: dict[str, Any] = UNJUDGED, **more: Any) 
     }
 
 
-def look_again(deployment: Deployment, history_limit: int) -> None:
-    """Wait until the operator has decided anew, given a reason to look: another history limit, which changes nothing else."""
-    deployment.patch(rollout={"historyLimit": history_limit})
-    generation = deployment.get()["metadata"]["generation"]
-    wait_until(lambda: deployment.status().get("observedGeneration") == generation, "another look")
-
-
 def condition(version: Version, type: str) -> Mapping[str, Any]:
     found = (version.object.get("status") or {}).get("conditions") or ()
     return next((item for item in found if item["type"] == type), {"status": "Unknown"})
@@ -84,8 +77,8 @@ def test_premature_success_before_the_new_generation_is_observed(
             # The workloads' status goes on saying that all is well, of the generation before.
             deployment.patch(drafter={"revision": NEW})
             wait_until(lambda: wanted_replicas(deployment)[stable] == 2, "one replica to be taken")
-            for history_limit in (9, 8, 7):
-                look_again(deployment, history_limit)
+            for _ in range(3):
+                deployment.wait_look()
                 assert deployment.condition("Ready")[0] == "False"
                 assert wanted_replicas(deployment)[stable] == 2, "a second one is not taken before the first is seen to be gone"
             assert deployment.pod_uids() == before
@@ -240,7 +233,7 @@ def test_lost_hash_annotation_or_status_does_not_orphan_generations(
     operator.start().wait_to_lead()
     for what, deployment in deployments.items():
         known = sorted([stable[what], candidate[what]])
-        look_again(deployment, 9)
+        deployment.wait_look()
         wait_until(lambda: deployment.names("deployments") == known, f"both workloads to be known: {what}")  # noqa: B023
         wait_until(lambda: deployment.names("controllerrevisions") == known, f"both revisions to be known: {what}")  # noqa: B023
         assert deployment.pod_uids() == before[what], f"nothing restarts for it: {what}"
@@ -369,7 +362,7 @@ def test_absent_metrics_never_promote_and_never_roll_back(
             assert set(verdicts) == {"acceptanceLength", "speed", "ttft", "latency", "errors"}
             assert deployment.condition("Stalled")[:2] == ("True", "HeldPastDeadline")
             assert rollout["revision"] in deployment.condition("Stalled")[2]
-            look_again(deployment, 9)
+            deployment.wait_look()
             assert deployment.rollout()["phase"] == "Held"
             assert deployment.states() == ["Stable", "Candidate"]
             assert len(deployment.pod_uids(stable)) == len(deployment.pod_uids(rollout["revision"])) == 1

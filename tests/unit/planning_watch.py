@@ -386,8 +386,8 @@ class Watch:
         """What runs is what the spec asks for."""
         now = scene(self.world)
         stored = now.revisions.get(self.in_force or "")
-        if stored is None and not self.replicas:
-            # The first revision of all, and none of it asked for: it is in force with the next plan.
+        if stored is None and (not self.replicas or self.suspended):
+            # The first revision of all: it is in force with the next plan that may write.
             stored = now.of_state("Candidate")[0]
         assert stored is not None
         assert self.is_wanted(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
