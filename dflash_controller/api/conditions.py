@@ -116,6 +116,7 @@ class Reason(StrEnum):
     STABLE_NOT_SERVING = "StableNotServing"
     PROMOTED_BY_HAND = "PromotedByHand"
     PIN_UNKNOWN = "PinUnknown"
+    ANNOTATION_IGNORED = "AnnotationIgnored"
     # Speculation.
     ACCEPTING = "Accepting"
     SPECULATION_OFF = "SpeculationOff"
@@ -272,6 +273,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PROMOTED_BY_HAND: ReasonDoc("The annotation serving.dflash.io/promote named the candidate."),
     Reason.PIN_UNKNOWN: ReasonDoc(
         "The annotation serving.dflash.io/pin names a revision that is not kept.", "Name one of status.revisions, or remove the annotation."
+    ),
+    Reason.ANNOTATION_IGNORED: ReasonDoc(
+        "The annotation serving.dflash.io/promote or serving.dflash.io/abort names nothing it could act on.",
+        "Name the candidate (status.candidateRevision); set an annotation of an earlier trial again.",
     ),
     Reason.ACCEPTING: ReasonDoc("The target accepts the drafter's tokens."),
     Reason.SPECULATION_OFF: ReasonDoc("The target runs without speculation."),

@@ -90,10 +90,13 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
         raise ValueError("nothing to rule on without a stable revision and a candidate")
     standing = operations.standing(situation.deployment, candidate.name)
     trial = replace(candidate.trial, disregards=tuple(name for name in candidate.trial.disregards if name in standing))
+    if trial.served_at is not None and trial.served_at > situation.context.now:
+        # Damaged by hand, or written by a clock that was wrong: the trial begins anew.
+        trial = replace(trial, served_at=None)
     case = Case(situation, spec, policy, stable, candidate, trial)
     asked = operations.asked(situation.deployment, candidate)
     if "abort" in asked:
-        finding = Finding(Reason.ABORTED, f"{candidate.name} was aborted by the annotation serving.dflash.io/abort")
+        finding = Finding(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
         return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
     if "promote" in asked or situation.pin is not None:
         return _by_hand(case)

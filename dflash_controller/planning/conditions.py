@@ -195,6 +195,8 @@ def metrics_available(situation: Situation) -> Verdict:
 
 def rollout_healthy(situation: Situation) -> Verdict:
     """The rollout under way goes well; the last one did."""
+    if situation.obstacle is not None and situation.candidate is not None:
+        return (False, situation.obstacle.reason, f"{situation.candidate.name} stays as it is: {situation.obstacle.message}")
     left, target, failed = unfinished(situation), situation.target, situation.failed
     if failed is not None:
         finding = failed.trial.finding

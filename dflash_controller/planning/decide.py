@@ -106,7 +106,9 @@ def _wanted(situation: Situation, spec: Spec) -> Record | Draft | Obstacle:
 
 def _blocked(situation: Situation, obstacle: Obstacle) -> Plan:
     """Nothing is written but the status: what runs keeps running."""
-    situation = replace(situation, obstacle=obstacle, wanted={pool.revision: pool.wanted for pool in situation.pools})
+    candidate = next((record for record in situation.records if record.state is State.CANDIDATE), None)
+    wanted = {pool.revision: pool.wanted for pool in situation.pools}
+    situation = replace(situation, obstacle=obstacle, candidate=candidate, wanted=wanted)
     return Plan(_announced(situation, ConditionType.STALLED, obstacle.reason, obstacle.message), status(situation))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_controller.api.conditions import Reason, shorten
+from dflash_controller.planning import operations
 from dflash_controller.planning.operations import pin
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record
@@ -39,9 +40,25 @@ def notices(situation: Situation) -> list[dict[str, str]]:
     name = pin(situation.deployment)
     if name and situation.pin is None:
         found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
+    if ignored := _ignored(situation):
+        found.append((Reason.ANNOTATION_IGNORED, ignored))
     if changed := foreign_template_keys(situation):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
+
+
+def _ignored(situation: Situation) -> str | None:
+    """Operations that do nothing, which whoever asked for them ought to know. One that has done its work is not among them."""
+    kept = {record.name for record in situation.records}
+    annotations = situation.deployment["metadata"].get("annotations") or {}
+    said = []
+    for operation, key in operations.OPERATIONS.items():
+        name = annotations.get(key)
+        if name and name not in kept:
+            said.append(f"{key} names {name}, which is not kept")
+        elif situation.candidate is not None and name == situation.candidate.name and operation in situation.candidate.trial.disregards:
+            said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
+    return "; ".join(said) or None
 
 
 def _newer_defaults(situation: Situation, target: Record) -> str | None:

@@ -11,13 +11,13 @@ from dflash_controller.api import names
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.snapshot import Object
 
-_OPERATIONS = {"promote": names.ANNOTATION_PROMOTE, "abort": names.ANNOTATION_ABORT}
+OPERATIONS = {"promote": names.ANNOTATION_PROMOTE, "abort": names.ANNOTATION_ABORT}
 
 
 def standing(deployment: Object, revision: str) -> tuple[str, ...]:
     """The operations whose annotations name this revision (its whole name), sorted."""
     annotations = deployment["metadata"].get("annotations") or {}
-    return tuple(sorted(operation for operation, key in _OPERATIONS.items() if annotations.get(key) == revision))
+    return tuple(sorted(operation for operation, key in OPERATIONS.items() if annotations.get(key) == revision))
 
 
 def asked(deployment: Object, candidate: Record) -> tuple[str, ...]:

@@ -72,9 +72,24 @@ def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
     """The rollout under way, the first start included, else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
     about = situation.candidate or situation.failed or situation.stable
-    if about is None or situation.obstacle is not None:
+    if situation.obstacle is not None:
+        if before.get("phase") in (None, *_ENDS):
+            return before or None
+        obstacle = situation.obstacle
+        stuck = {
+            "phase": Phase.HELD.value,
+            "reason": obstacle.reason.value,
+            "step": _STEPS[Phase.HELD],
+            "message": shorten(obstacle.message),
+        }
+        return {**before, **stuck}
+    if about is None:
         return before or None
     phase, reason, step, message = _standing(situation, about)
+    if phase is Phase.COMPLETED and unfinished(situation) and before.get("phase", Phase.COMPLETED) not in _ENDS:
+        # The old pods are gone, but not every new replica serves yet.
+        left = unfinished(situation)
+        phase, reason, step, message = Phase.PROGRESSING, left[0] if left else None, _STEPS[Phase.PROGRESSING], left[1] if left else ""
     now = timestamp(situation.context.now)
     same = before.get("revision") == about.name and (phase in _ENDS or before.get("phase") not in _ENDS)
     over = phase in _ENDS

@@ -635,3 +635,44 @@ def test_a_pin_to_another_block_size_is_not_what_the_spec_asks_for() -> None:
     annotate(world, names.ANNOTATION_PIN, first)
     world.settle()
     assert (world.condition("Ready"), world.reason("Ready")) == ("False", "Pinned")
+
+
+def test_an_invalid_spec_in_mid_trial_is_told_wherever_one_looks() -> None:
+    world = on_trial()
+    tried = candidate(world)
+    world.edit(lambda spec: spec.update(rollout={"window": {"schedule": "0 25 * * *", "duration": "1h"}}))
+    world.settle()
+    assert (phase(world), world.deployment["status"]["rollout"]["reason"], candidate(world)) == ("Held", "InvalidSpec", tried)
+    assert (world.condition("RolloutHealthy"), world.reason("RolloutHealthy")) == ("False", "InvalidSpec")
+    world.edit(lambda spec: spec.update(rollout={}))
+    world.settle()
+    assert phase(world) == "Analyzing"
+
+
+def test_an_operation_that_names_nothing_is_told() -> None:
+    world = on_trial()
+    annotate(world, names.ANNOTATION_ABORT, "chat-nothing")
+    world.settle()
+    notices = {notice["reason"]: notice["message"] for notice in world.deployment["status"]["notices"]}
+    assert "chat-nothing, which is not kept" in notices["AnnotationIgnored"]
+
+
+def test_a_trial_that_began_in_the_future_begins_anew() -> None:
+    world = on_trial()
+    metadata = world.children["ControllerRevision", candidate(world)]["metadata"]
+    metadata["annotations"][names.ANNOTATION_TRIAL] = '{"servedAt":"2099-01-01T00:00:00Z"}'
+    world.settle()
+    assert "2026-01-01" in world.deployment["status"]["rollout"]["message"]
+
+
+def test_a_rollout_is_complete_when_every_new_replica_serves() -> None:
+    world = settled(replicas=3)
+    world.edit(set_drafter(COMMIT))
+    seen = []
+    for _ in range(30):
+        world.reconcile()
+        if phase(world) == "Completed" and world.condition("Ready") != "True":
+            seen.append(world.reason("Ready"))
+        world.controllers(start=len(seen) == 0)
+    assert not seen
+    assert phase(world) == "Completed"
