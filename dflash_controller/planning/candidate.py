@@ -100,6 +100,11 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
         return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
     if "promote" in asked or situation.pin is not None:
         return _by_hand(case)
+    if situation.budget.replicas == 0 and (case.begun or trial.served_at is not None or trial.interrupted):
+        # Scaling down for the night must not pass a candidate that would have failed in the morning.
+        message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
+        trial = replace(trial, served_at=None, interrupted=True)
+        return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
     if situation.budget.replicas == 0 and not policy.paused:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
     if trial.finding is not None:
@@ -150,7 +155,7 @@ def _before(case: Case) -> Ruling:
             jobs=waiting.jobs,
             look_again_s=LOOK_AGAIN_S,
         )
-    trial = replace(case.trial, alone=_serves_nobody(case))
+    trial = replace(case.trial, alone=_serves_nobody(case), interrupted=False)
     return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=trial)
 
 

@@ -29,6 +29,8 @@ class Trial:
     """Container restarts of its pods until then: what it took to start is not held against it."""
     alone: bool = False
     """The revision in force served nobody when the trial began, so there is nothing to compare with."""
+    interrupted: bool = False
+    """All replicas were scaled away in the middle of it."""
     without_surge: bool = False
     """No accelerators were free for a replica above ``spec.replicas``."""
     finding: Finding | None = None
@@ -41,6 +43,7 @@ class Trial:
             "servedAt": timestamp(self.served_at) if self.served_at else None,
             "restarts": self.restarts,
             "alone": self.alone,
+            "interrupted": self.interrupted,
             "withoutSurge": self.without_surge,
             "finding": {"reason": self.finding.reason.value, "message": shorten(self.finding.message)} if self.finding else None,
             "disregards": list(self.disregards),
@@ -57,6 +60,7 @@ class Trial:
                 served_at=datetime.strptime(served, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) if served else None,
                 restarts=int(data.get("restarts", 0)),
                 alone=bool(data.get("alone")),
+                interrupted=bool(data.get("interrupted")),
                 without_surge=bool(data.get("withoutSurge")),
                 finding=Finding(Reason(finding["reason"]), str(finding["message"])) if finding else None,
                 disregards=tuple(str(name) for name in data.get("disregards", ())),

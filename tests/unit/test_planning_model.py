@@ -254,6 +254,10 @@ class DeploymentMachine(RuleBasedStateMachine):
         for pod in world.pods.values():
             pod["hangs"] = False
         self._settle()
+        if scene(world).of_state("Candidate") and not watch.replicas:
+            # All replicas were scaled away in the middle of a trial: it goes on when there are some.
+            self._edit({"replicas": 1})
+            self._settle()
         if world.deployment["status"]["rollout"]["phase"] == "Held":
             # Only what is documented to wait for a human does, and one word from a human is enough.
             assert world.reason("Stalled") in ("AnalysisFailed", "EngineFailing", "InsufficientAccelerators", "Unschedulable"), (

@@ -676,3 +676,19 @@ def test_a_rollout_is_complete_when_every_new_replica_serves() -> None:
         world.controllers(start=len(seen) == 0)
     assert not seen
     assert phase(world) == "Completed"
+
+
+def test_scaling_to_nothing_in_mid_trial_does_not_pass_the_candidate() -> None:
+    world = on_trial()
+    world.edit(lambda spec: spec.update(replicas=0))
+    world.settle()
+    assert (phase(world), world.deployment["status"]["rollout"]["reason"], states(world)) == (
+        "Preparing",
+        "ScaledToZero",
+        {1: "Stable", 2: "Candidate"},
+    )
+    del world.deployment["status"]
+    world.advance(86400)
+    world.edit(lambda spec: spec.update(replicas=3))
+    world.settle()
+    assert (phase(world), states(world)) == ("Analyzing", {1: "Stable", 2: "Candidate"})
