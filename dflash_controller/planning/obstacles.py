@@ -60,7 +60,7 @@ def refused(message: str, *, forbidden: bool) -> Obstacle:
     """The API server refused a child: the spec holds something only it could find wrong, or the operator lacks a right."""
     if forbidden:
         return Obstacle(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
-    if "not declared in schema" in message:
+    if ": .status." in message and "not declared in schema" in message:
         return Obstacle(
             Reason.DEFINITION_OUTDATED,
             f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
