@@ -10,16 +10,32 @@ from typing import Any
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
-def read_events(log: Path, since: int = 0, *, user: str | None = None, verbs: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Events after byte `since` of the log, oldest first, kept where user name and verb match.
+def position(log: Path) -> int:
+    """The end of the log, counted over the files it was cut into: the API server begins a new one at 100 MB."""
+    return sum(part.stat().st_size for part in _parts(log))
 
-    A half-written last line is left for later.
+
+def read_events(log: Path, since: int = 0, *, user: str | None = None, verbs: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Events after position `since` of the log, oldest first, kept where user name and verb match.
+
+    A half-written last line is left for later, and one that was half written at `since` was before it.
     """
-    with log.open("rb") as stream:
-        stream.seek(since)
-        lines = stream.read().split(b"\n")[:-1]
-    events = (json.loads(line) for line in lines)
+    text = b""
+    for part in _parts(log):
+        size = part.stat().st_size
+        if since < size:
+            with part.open("rb") as stream:
+                stream.seek(max(0, since - 1))
+                text += stream.read() if since > 0 else b"\n" + stream.read()
+        since = max(0, since - size)
+    lines = text.split(b"\n")[1:-1]
+    events = (json.loads(line) for line in lines if line)
     return [event for event in events if (user is None or event["user"]["username"] == user) and (verbs is None or event["verb"] in verbs)]
+
+
+def _parts(log: Path) -> list[Path]:
+    """The files that were full, which bear the time in their names, and the one that is written to."""
+    return [*sorted(log.parent.glob(f"{log.stem}-*{log.suffix}")), log]
 
 
 def service_account_user(namespace: str, name: str) -> str:

@@ -20,7 +20,7 @@ import yaml
 
 from testbed import binaries
 from testbed.api import AdminApi, ApiError
-from testbed.audit import read_events
+from testbed.audit import position, read_events
 from testbed.control_plane import ControlPlane
 from testbed.kubeconfig import write_service_account_kubeconfig
 from testbed.nodes import DEFAULT_POOLS, NodePool, node_manifests
@@ -304,7 +304,7 @@ class Cluster:
     def audit_mark(self) -> int:
         """A point in the audit log, for `audit(since=...)`: after everything answered so far."""
         self._settle_audit_log()
-        return self.control_plane.audit_log.stat().st_size
+        return position(self.control_plane.audit_log)
 
     def audit(self, since: int = 0, *, user: str | None = None, verbs: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Requests answered since a mark, oldest first (audit.k8s.io/v1 events), filtered by user name and verb.
@@ -324,7 +324,8 @@ class Cluster:
 
         def is_logged() -> bool:
             with self.control_plane.audit_log.open("rb") as log:
-                log.seek(start)
+                # A log that was cut meanwhile begins anew.
+                log.seek(start if start <= self.control_plane.audit_log.stat().st_size else 0)
                 return token.encode() in log.read()
 
         wait_until(is_logged, "the audit log", interval=0.005)
