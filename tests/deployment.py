@@ -227,3 +227,15 @@ def followed(deployment: Deployment, kind: str) -> Iterator[list[Version]]:
         finally:
             process.kill()
             thread.join()
+
+
+def rollout_spec(replicas: int, *, rollout: Mapping[str, Any] = UNJUDGED, **more: Any) -> dict[str, Any]:
+    """A deployment whose drafter is the commit of forty a's, one replica less at a time."""
+    return {
+        "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
+        "drafter": {"revision": "a" * 40},
+        "replicas": replicas,
+        "tuning": {"mode": "Off"},
+        "rollout": {"maxSurge": 0, "maxUnavailable": 1, **rollout},
+        **more,
+    }

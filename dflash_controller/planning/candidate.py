@@ -18,13 +18,11 @@ from dflash_controller.planning.analysis.evidence import Evidence
 from dflash_controller.planning.analysis.judge import judge
 from dflash_controller.planning.analysis.verdict import Decision, Judgement, Question
 from dflash_controller.planning.change import changed, question
-from dflash_controller.planning.pools import engines
 from dflash_controller.planning.preparation import prepare
 from dflash_controller.planning.probing import paired_runs, probe_pending, probe_wanted
 from dflash_controller.planning.record import Record, State
 from dflash_controller.planning.ruling import Phase, Ruling
 from dflash_controller.planning.situation import Situation
-from dflash_controller.planning.snapshot import Pod
 from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
 from dflash_controller.planning.trial import Finding, Trial
 from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
@@ -55,10 +53,6 @@ class Case:
         return pool.wanted > 0 or pool.existing > 0
 
     @property
-    def pods(self) -> list[Pod]:
-        return [pod for pod in engines(self.situation.snapshot.pods) if pod.revision == self.candidate.hash and not pod.terminating]
-
-    @property
     def concurrent(self) -> bool:
         """Stable keeps serving beside it."""
         return self.situation.budget.replicas > 1 or self.situation.budget.max_surge > 0
@@ -76,11 +70,15 @@ class Case:
 
     def failed(self, reason: Reason, message: str, **more: Any) -> Ruling:
         """Given up, or held for a human where the spec says so; either way the finding outlives its figures."""
-        trial = replace(self.trial, finding=Finding(reason, message))
         if self.policy.automatic_rollback:
-            return self.rule(Phase.ROLLING_BACK, reason, message, trial=trial, end=State.FAILED, **more)
+            return self.given_up(reason, message, **more)
+        trial = replace(self.trial, finding=Finding(reason, message))
         message = f"{message}. {operations.remedy(self.candidate)}"
         return self.rule(Phase.HELD, reason, message, trial=trial, stalls=True, **more)
+
+    def given_up(self, reason: Reason, message: str, **more: Any) -> Ruling:
+        trial = replace(self.trial, finding=Finding(reason, message))
+        return self.rule(Phase.ROLLING_BACK, reason, message, **{**more, "trial": trial, "end": State.FAILED})
 
 
 def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
@@ -96,8 +94,7 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
     case = Case(situation, spec, policy, stable, candidate, trial)
     asked = operations.asked(situation.deployment, candidate)
     if "abort" in asked:
-        finding = Finding(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
-        return case.rule(Phase.ROLLING_BACK, finding.reason, finding.message, trial=replace(trial, finding=finding), end=State.FAILED)
+        return case.given_up(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
     if "promote" in asked or situation.pin is not None:
         return _by_hand(case)
     if situation.budget.replicas == 0 and (case.begun or trial.served_at is not None or trial.interrupted):
@@ -222,15 +219,14 @@ def _judged(case: Case, asked: Question) -> Ruling:
 
 
 def _overdue(case: Case, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> Ruling:
-    hours = f"no verdict within spec.rollout.deadline: {judgement.message}"
+    late = f"no verdict within spec.rollout.deadline: {judgement.message}"
     match case.policy.on_inconclusive:
         case "Promote" if serving:
-            return case.promoted(Reason.INCONCLUSIVE, f"{hours}; spec.rollout.onInconclusive is Promote", **more)
+            return case.promoted(Reason.INCONCLUSIVE, f"{late}; spec.rollout.onInconclusive is Promote", **more)
         case "Rollback":
-            trial = replace(case.trial, finding=Finding(Reason.INCONCLUSIVE, hours))
-            return case.rule(Phase.ROLLING_BACK, Reason.INCONCLUSIVE, hours, **{**more, "trial": trial, "end": State.FAILED})
+            return case.given_up(Reason.INCONCLUSIVE, late, **more)
         case _:
-            message = f"{case.candidate.name}: {hours}. {operations.remedy(case.candidate)}"
+            message = f"{case.candidate.name}: {late}. {operations.remedy(case.candidate)}"
             return case.rule(Phase.HELD, Reason.HELD_PAST_DEADLINE, message, stalls=True, **more)
 
 
@@ -270,10 +266,10 @@ def _no_room(case: Case) -> Ruling:
 
 
 def _restarts(case: Case) -> int:
-    return sum(pod.restarts for pod in case.pods)
+    return sum(pod.restarts for pod in case.situation.pods(case.candidate.hash))
 
 
 def _serves_nobody(case: Case) -> bool:
     """Stable is broken, not merely loading: every pod it has fails, and it should have some."""
-    pods = [pod for pod in engines(case.situation.snapshot.pods) if pod.revision == case.stable.hash and not pod.terminating]
+    pods = case.situation.pods(case.stable.hash)
     return case.situation.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dflash_controller.api.types import Spec
@@ -28,6 +28,11 @@ def shared_children(situation: Situation, spec: Spec, in_force: Record) -> list[
     ]
     if "PodMonitor" in situation.snapshot.kinds:
         manifests.append(pod_monitor(key.name, key.namespace))
+    return other_children(situation, manifests)
+
+
+def other_children(situation: Situation, manifests: Iterable[Mapping[str, Any]]) -> list[Apply]:
+    """Applies of children that are neither revisions nor workloads, each against the live one where there is one."""
     live = {(item["kind"], item["metadata"]["name"]): item for item in situation.snapshot.others}
     return [child(situation.deployment, manifest, live.get((manifest["kind"], manifest["metadata"]["name"]))) for manifest in manifests]
 

@@ -9,7 +9,6 @@ from typing import Any
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
 from dflash_controller.planning.context import NOT_MEASURED
-from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
@@ -72,9 +71,9 @@ def unfinished(situation: Situation) -> tuple[Reason, str] | None:
         return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions are left")
     if pool.existing > replicas or situation.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
-    pods = [pod for pod in engines(situation.snapshot.pods) if pod.revision == target.hash and not pod.terminating]
     untried = situation.candidate is not None
-    if pool.serving < replicas and (untried or pool.existing < replicas or any(not pod.ready and not failing(pod) for pod in pods)):
+    loading = any(not pod.ready and not failing(pod) for pod in situation.pods(target.hash))
+    if pool.serving < replicas and (untried or pool.existing < replicas or loading):
         if found := trouble(situation, target.hash):
             return (found.reason, f"{pool.serving} of {replicas} serving. {found.message}")
         return (Reason.STARTING, f"{pool.serving} of {replicas} serving; an engine may take {_budget(target)} to load")
@@ -199,9 +198,8 @@ def rollout_healthy(situation: Situation) -> Verdict:
         return (False, situation.obstacle.reason, f"{situation.candidate.name} stays as it is: {situation.obstacle.message}")
     left, target, failed = unfinished(situation), situation.target, situation.failed
     if failed is not None:
-        finding = failed.trial.finding
-        reason, message = (finding.reason, finding.message) if finding else (Reason.ROLLED_BACK, "It was given up")
-        return (False, reason, f"{failed.name}: {message}")
+        finding = failed.trial.told
+        return (False, finding.reason, f"{failed.name}: {finding.message}")
     ruling = situation.ruling if situation.candidate is not None else None
     if target is None or left is None or (left[0] in (Reason.SCALING, Reason.STARTING) and ruling is None and situation.candidate is None):
         return (True, Reason.NO_ROLLOUT, "No rollout is under way")

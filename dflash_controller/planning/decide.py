@@ -18,7 +18,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import resolve
 from dflash_controller.planning import obstacles
 from dflash_controller.planning.candidate import rule
-from dflash_controller.planning.children import child, shared_children
+from dflash_controller.planning.children import other_children, shared_children
 from dflash_controller.planning.conditions import stalled, unfinished
 from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.intent import Draft, stable_record, wanted_revision
@@ -31,7 +31,7 @@ from dflash_controller.planning.revisions import carry_out, keep_answers, lost_r
 from dflash_controller.planning.rollout import Budget, frozen_goals, next_replicas, rollout_goals
 from dflash_controller.planning.ruling import Phase, Ruling
 from dflash_controller.planning.situation import Situation
-from dflash_controller.planning.snapshot import Object, Snapshot
+from dflash_controller.planning.snapshot import Snapshot
 from dflash_controller.planning.status import status
 from dflash_controller.planning.surge import without_surge
 from dflash_controller.planning.workloads import clean_up, workload_steps
@@ -150,16 +150,23 @@ def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: R
     shown = status(situation)
     ruling = situation.ruling
     ends = ruling is not None and ruling.end is not None
+    # The verdicts that ended a trial are known to this plan alone, so nothing that may meet a conflict stands before its status.
+    children = (
+        ()
+        if ends
+        else (
+            *shared_children(situation, spec, situation.stable or target),
+            *workload_steps(situation),
+            *clean_up(situation, policy.history_limit),
+        )
+    )
     steps = (
         *adopted,
         *made,
         *moves,
         *ruled,
         *_outage_ahead(situation),
-        # The verdicts that ended a trial are known to this plan alone, so nothing that may meet a conflict stands before its status.
-        *(() if ends else shared_children(situation, spec, situation.stable or target)),
-        *(() if ends else workload_steps(situation)),
-        *(() if ends else clean_up(situation, policy.history_limit)),
+        *children,
         *_phase_reached(situation, shown),
         *(_announced(situation, ConditionType.STALLED, reason, message) if hopeless else ()),
     )
@@ -181,13 +188,8 @@ def _ruled(situation: Situation, spec: Spec, policy: RolloutPolicy, *, begins: b
     situation, kept = keep_answers(situation)
     situation = without_surge(situation, candidate)
     situation, moved = carry_out(situation, rule(situation, spec, policy))
-    jobs = [child(situation.deployment, job, _live(situation, job)) for job in (situation.ruling.jobs if situation.ruling else ())]
+    jobs = other_children(situation, situation.ruling.jobs if situation.ruling else ())
     return situation, [*kept, *moved, *jobs]
-
-
-def _live(situation: Situation, manifest: Mapping[str, Any]) -> Object | None:
-    name = (manifest["kind"], manifest["metadata"]["name"])
-    return next((item for item in situation.snapshot.others if (item["kind"], item["metadata"]["name"]) == name), None)
 
 
 def _goals(situation: Situation, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.planning import operations
-from dflash_controller.planning.operations import pin
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
@@ -37,7 +36,7 @@ def notices(situation: Situation) -> list[dict[str, str]]:
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
     if idle := _not_acted_upon(situation):
         found.append((Reason.NOT_ACTED_UPON, f"This release checks and stores, but does not act upon, {', '.join(idle)}"))
-    name = pin(situation.deployment)
+    name = operations.pin(situation.deployment)
     if name and situation.pin is None:
         found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
     if ignored := _ignored(situation):

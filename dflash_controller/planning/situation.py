@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from dflash_controller.api.types import Spec
 from dflash_controller.planning.context import Context, Obstacle
+from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.rollout import Budget, Pool
 from dflash_controller.planning.ruling import Ruling
-from dflash_controller.planning.snapshot import Object, Snapshot
+from dflash_controller.planning.snapshot import Object, Pod, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class Situation:
     def target(self) -> Record | None:
         """The revision the spec asks for."""
         return self.candidate or self.stable
+
+    def pods(self, revision: str) -> list[Pod]:
+        """The engine pods of a revision that are not on their way out."""
+        return [pod for pod in engines(self.snapshot.pods) if pod.revision == revision and not pod.terminating]
 
     def pool(self, revision: str) -> Pool:
         """The replicas of a revision, all zero where it has none."""

@@ -85,11 +85,7 @@ def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
         return {**before, **stuck}
     if about is None:
         return before or None
-    phase, reason, step, message = _standing(situation, about)
-    if phase is Phase.COMPLETED and unfinished(situation) and before.get("phase", Phase.COMPLETED) not in _ENDS:
-        # The old pods are gone, but not every new replica serves yet.
-        left = unfinished(situation)
-        phase, reason, step, message = Phase.PROGRESSING, left[0] if left else None, _STEPS[Phase.PROGRESSING], left[1] if left else ""
+    phase, reason, step, message = _standing(situation, about, under_way=before.get("phase", Phase.COMPLETED) not in _ENDS)
     now = timestamp(situation.context.now)
     same = before.get("revision") == about.name and (phase in _ENDS or before.get("phase") not in _ENDS)
     over = phase in _ENDS
@@ -109,8 +105,11 @@ def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
 _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 
 
-def _standing(situation: Situation, about: Record) -> tuple[Phase, Reason | None, str | None, str]:
-    """Phase, reason, what is waited for, and the same in a sentence."""
+def _standing(situation: Situation, about: Record, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
+    """Phase, reason, what is waited for, and the same in a sentence.
+
+    ``under_way``: a rollout was shown so far. It is complete when every new replica serves; scaling afterwards begins none.
+    """
     left, ruling, newest = unfinished(situation), situation.ruling, max(situation.records, key=lambda record: record.number)
     # The last replica of all can only be made once the last old one has ended; until then its revision is not in force everywhere.
     leaving = any(pool.terminating for pool in situation.pools if pool.revision != about.hash)
@@ -120,15 +119,14 @@ def _standing(situation: Situation, about: Record) -> tuple[Phase, Reason | None
     if situation.candidate is not None and ruling is not None:
         return (ruling.phase, ruling.reason, _STEPS.get(ruling.phase), ruling.message)
     if situation.failed is not None:
-        found = situation.failed.trial.finding
-        reason, message = (found.reason, found.message) if found else (Reason.ROLLED_BACK, "It was given up")
-        rolling = left is not None
-        return (Phase.ROLLING_BACK if rolling else Phase.ROLLED_BACK, reason, _STEPS[Phase.ROLLING_BACK] if rolling else None, message)
+        found, phase = situation.failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
+        return (phase, found.reason, _STEPS.get(phase), found.message)
     back = newest.hash != about.hash and newest.state is State.SUPERSEDED
     if left is None or (not moving and situation.candidate is None):
         if back:
             return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
-        return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is in force")
+        if left is None or not under_way:
+            return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is in force")
     if back:
         return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
     phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.PROGRESSING

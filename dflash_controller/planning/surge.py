@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dflash_controller.planning.pools import engines
 from dflash_controller.planning.record import Record
 from dflash_controller.planning.situation import Situation
 
@@ -14,8 +13,7 @@ SURGE_PATIENCE_S = 300.0
 
 def unschedulable_s(situation: Situation, revision: str) -> float:
     """How long the longest waiting pod of a revision has been without a node; 0 where all have one."""
-    mine = [pod for pod in engines(situation.snapshot.pods) if pod.revision == revision and not pod.terminating]
-    since = [pod.unschedulable_since for pod in mine if pod.unschedulable_since is not None]
+    since = [pod.unschedulable_since for pod in situation.pods(revision) if pod.unschedulable_since is not None]
     return (situation.context.now - min(since)).total_seconds() if since else 0.0
 
 

@@ -37,6 +37,11 @@ class Trial:
     disregards: tuple[str, ...] = ()
     """Operations (promote, abort) whose annotation stood already when the trial began: they were meant for an earlier one."""
 
+    @property
+    def told(self) -> Finding:
+        """The finding, also of one that was lost."""
+        return self.finding or Finding(Reason.ROLLED_BACK, "It was given up")
+
     def to_json(self) -> str:
         """Only what differs from a trial that has just begun."""
         data: dict[str, Any] = {

@@ -13,8 +13,9 @@ from dflash_controller.observe.source import Source, Target
 from dflash_controller.planning.analysis.evidence import Trace
 from dflash_controller.planning.context import NOT_MEASURED, MetricsHealth
 from dflash_controller.planning.intent import stable_record
+from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record, State, read
-from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.planning.snapshot import Key, Object, Snapshot
 
 _FIELDS = {
     "acceptance_length": "acceptanceLength",
@@ -46,11 +47,10 @@ class Measurements:
 
     def evidence(self, snapshot: Snapshot) -> tuple[Mapping[str, tuple[Trace, ...]], str | None]:
         """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
-        records = [record for item in snapshot.revisions if (record := read(item)) is not None]
-        candidate = next((record.hash for record in records if record.state is State.CANDIDATE), None)
+        candidate = next((revision_of(item) for item in snapshot.revisions if _state(item) == State.CANDIDATE), None)
         if candidate is None:
             return {}, None
-        stable = stable_record(records)
+        stable = stable_record([record for item in snapshot.revisions if (record := read(item)) is not None])
         tried, before, trouble = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
         return {candidate: tried} | ({stable.hash: before} if stable else {}), trouble
 
@@ -86,3 +86,9 @@ class Measurements:
         figures = status.get("figures") or {}
         revision = str(status.get("stableRevision") or "").removeprefix(f"{key.name}-")
         return Shown(revision, {name: float(figures[field]) for name, field in _FIELDS.items() if field in figures})
+
+
+def _state(revision: Object) -> str | None:
+    """Read without the rest: most deployments have no candidate, and this is asked at every look."""
+    state: str | None = (revision["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE)
+    return state

@@ -14,7 +14,7 @@ from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, UNJUDGED, Deployment, played_with
+from tests.deployment import JUDGED, UNJUDGED, Deployment, played_with, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}
@@ -30,14 +30,7 @@ CRASHING = {"sim/crash": "1", "sim/message": "no kernel image is available", "si
 
 
 def spec(replicas: int = 2, *, rollout: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
-        "drafter": {"revision": OLD},
-        "replicas": replicas,
-        "tuning": {"mode": "Off"},
-        "rollout": {"maxSurge": 0, "maxUnavailable": 1, **JUDGED, **(rollout or {})},
-        **more,
-    }
+    return rollout_spec(replicas, rollout={**JUDGED, **(rollout or {})}, **more)
 
 
 def test_a_drafter_that_collapses_is_taken_back_from_its_one_replica_and_not_tried_again(

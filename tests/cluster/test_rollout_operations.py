@@ -9,7 +9,7 @@ from testbed.cluster import Cluster
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, UNJUDGED, Deployment
+from tests.deployment import JUDGED, UNJUDGED, Deployment, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}
@@ -23,15 +23,8 @@ FETCHING: dict[str, str] = {"sim/complete-after": "1h"}
 GIVEN_UP = "Job has reached the specified backoff limit"
 
 
-def spec(replicas: int = 2, *, rollout: dict[str, Any] = UNJUDGED, **more: Any) -> dict[str, Any]:
-    return {
-        "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
-        "drafter": {"revision": OLD},
-        "replicas": replicas,
-        "tuning": {"mode": "Off"},
-        "rollout": {"maxSurge": 0, "maxUnavailable": 1, **rollout},
-        **more,
-    }
+def spec(replicas: int = 2, **more: Any) -> dict[str, Any]:
+    return rollout_spec(replicas, **more)
 
 
 def has_settled(deployment: Deployment) -> bool:

@@ -12,7 +12,7 @@ from testbed.pod_watch import PodWatch, breaks
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with
+from tests.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}
@@ -20,15 +20,8 @@ SLOW = {"metadata": {"annotations": {"sim/ready-after": "1", "sim/exit-after": "
 NEVER = {"metadata": {"annotations": {"sim/ready": "false"}}}
 
 
-def spec(replicas: int = 3, *, rollout: dict[str, Any] = UNJUDGED, **more: Any) -> dict[str, Any]:
-    return {
-        "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
-        "drafter": {"revision": OLD},
-        "replicas": replicas,
-        "tuning": {"mode": "Off"},
-        "rollout": {"maxSurge": 0, "maxUnavailable": 1, **rollout},
-        **more,
-    }
+def spec(replicas: int = 3, **more: Any) -> dict[str, Any]:
+    return rollout_spec(replicas, **more)
 
 
 def condition(version: Version, type: str) -> Mapping[str, Any]:
