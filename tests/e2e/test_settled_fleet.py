@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,11 @@ def writes_since(cluster: Cluster, mark: int) -> list[str]:
     ]
 
 
+def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What changed in a status, field by field: the audit log tells only that it was written."""
+    return {name: (before.get(name), after.get(name)) for name in before | after if before.get(name) != after.get(name)}
+
+
 def figures(deployment: Deployment) -> dict[str, float]:
     found: dict[str, float] = deployment.status()["figures"]
     return found
@@ -176,10 +182,13 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
         say(f"\n{len(everyone)} deployments, {len(pods)} pods: {len(writes_since(cluster, begun))} writes until they were settled")
 
         shown = {deployment: deployment.get()["metadata"]["resourceVersion"] for deployment in everyone}
+        statuses = {deployment: deployment.status() for deployment in everyone}
         sent, tokens = traffic.answered, traffic.tokens
         time.sleep(SETTLED_S)
         tokens_per_second = (traffic.tokens - tokens) / SETTLED_S
-        assert writes_since(cluster, settled) == []
+        assert writes_since(cluster, settled) == [], {
+            deployment.name: changed for deployment in everyone if (changed := differences(statuses[deployment], deployment.status()))
+        }
         assert lease_renewals_since(cluster, settled) > SETTLED_S / 2, "the audit log shows what operators write"
         say(f"settled for {SETTLED_S:.0f} s, {traffic.answered - sent} requests answered: 0 writes")
 
