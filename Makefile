@@ -36,6 +36,10 @@ demo: $(STAMP) binaries ## Serve a model on a local control plane, end to end (K
 demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back
 	@$(BIN)/python -m testbed.demo_rollout
 
+.PHONY: demo-tuner
+demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart and by schedule; a drafter that collapses is dealt with
+	@$(BIN)/python -m testbed.demo_tuner
+
 .PHONY: demo-down
 demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo

@@ -34,10 +34,11 @@ from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.prober import Prober
 from dflash_controller.runtime.queue import WorkQueue
-from dflash_controller.runtime.reconcile import Reconciler
+from dflash_controller.runtime.reconcile import Reconciler, utc_now
 from dflash_controller.runtime.resync import Resync
 from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.settings import Settings, SettingsError
+from dflash_controller.runtime.tuners import Tuners
 from dflash_controller.runtime.watch import EventSink, Watches
 from dflash_controller.runtime.worker import Worker
 
@@ -82,8 +83,10 @@ async def run(settings: Settings) -> bool:
             measurements,
             metrics,
             prober,
+            Tuners(measurements, settings.learned_record_seconds, utc_now),
             defaults=operator_defaults(settings),
             catalog=Catalog.load(),
+            tuning_look_s=settings.tuning_seconds,
             warm_up_s=settings.warm_up_seconds,
         )
         resync = Resync(reader, store, executor, queue, metrics, interval_s=settings.resync_seconds)

@@ -16,7 +16,8 @@ from openai import OpenAI
 
 from testbed import binaries
 from testbed.cluster import Cluster
-from testbed.demo_rollout import SETTINGS, rollouts
+from testbed.demo_rollout import rollouts
+from testbed.demo_tuner import SETTINGS, tuning
 from testbed.narration import say, step
 from testbed.operator_process import ROOT, OperatorProcess, install_chart
 from testbed.prometheus import Prometheus
@@ -53,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             operator = OperatorProcess(cluster, settings).start().wait_to_lead()
         _show(cluster)
         rollouts(cluster, simulator)
+        tuning(cluster, prometheus, simulator, operator)
         if options.keep:
             cluster.keep()
             _look_around(cluster, operator, prometheus, simulator)

@@ -129,7 +129,6 @@ class Reason(StrEnum):
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
-    NOT_ACTED_UPON = "NotActedUpon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +221,8 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PROMETHEUS_ERROR: ReasonDoc("Prometheus refused or failed a query.", "Check the operator's Prometheus address and credentials."),
     Reason.TUNING_OFF: ReasonDoc("spec.tuning.mode is Off."),
     Reason.LEARNING: ReasonDoc("The tuner has too little traffic to judge by."),
-    Reason.TUNED: ReasonDoc("The speculation in force is the best for the load seen."),
-    Reason.FROZEN: ReasonDoc("A rollout is under way, during which the tuner changes nothing."),
+    Reason.TUNED: ReasonDoc("The speculation in force is the best for the load seen, or is being changed to it."),
+    Reason.FROZEN: ReasonDoc("A rollout, a pin, a pause or a suspension stands, during which the tuner changes nothing."),
     Reason.LOAD_UNCERTAIN: ReasonDoc(
         "Two ways of measuring concurrency disagree.", "Check that all engine pods are scraped and their clocks agree."
     ),
@@ -231,7 +230,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Step times do not follow the learned curve even after a correction.", "Read the decision with kubectl dflash explain."
     ),
     Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent or not pay for the restart."),
-    Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell."),
+    Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block was tried and given up lately."),
     Reason.CHANGES_EXHAUSTED: ReasonDoc("spec.tuning.maxChangesPerDay changes were made in the last 24 hours."),
     Reason.DOWNTIME_NOT_ALLOWED: ReasonDoc(
         "The change would take the last serving replica down.", "Add a replica or surge, or set spec.tuning.allowDowntime to true."
@@ -279,10 +278,13 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Name the candidate (status.candidateRevision); set an annotation of an earlier trial again.",
     ),
     Reason.ACCEPTING: ReasonDoc("The target accepts the drafter's tokens."),
-    Reason.SPECULATION_OFF: ReasonDoc("The target runs without speculation."),
+    Reason.SPECULATION_OFF: ReasonDoc(
+        "The target runs without speculation; False where the operator switched it off because the drafter had collapsed.",
+        "Where it is False: set spec.drafter to one that works, or spec.blockSize to 1 to keep speculation off.",
+    ),
     Reason.DRAFTER_COLLAPSED: ReasonDoc(
-        "The target accepts next to none of the drafter's tokens: speculation costs speed.",
-        "Check the drafter's revision against the target's; in mode Auto the operator acts by itself.",
+        "The target accepts next to none of the drafter's tokens: the answers are right, and slower than without speculation.",
+        "Look at the causes the message names; in tuning mode Auto the operator goes back or switches speculation off by itself.",
     ),
     Reason.REVISION_NOT_PINNED: ReasonDoc("A model revision is a branch or tag, which may move.", "Set the revision to a 40-digit commit."),
     Reason.ENGINE_RELEASE_UNTESTED: ReasonDoc(
@@ -300,9 +302,6 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.FIELD_FIGHT: ReasonDoc(
         "Another writer keeps putting a field back.", "Stop the writer the message names, or leave it the field."
-    ),
-    Reason.NOT_ACTED_UPON: ReasonDoc(
-        "The spec sets fields that this release checks and stores but does not act upon.", "Do not rely on the fields the message names."
     ),
     Reason.OUTAGE_AHEAD: ReasonDoc(
         "With one replica and no surge the change takes the service down while the model loads.",

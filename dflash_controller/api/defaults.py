@@ -22,6 +22,7 @@ BLOCK_SIZES = (8, 16)
 TERMINATION_GRACE_PERIOD_S = 600
 SERVICE_TYPE = "ClusterIP"
 HISTORY_LIMIT = 10
+TUNING_WINDOW_S = 300
 
 T = TypeVar("T")
 
@@ -160,7 +161,7 @@ def effective_tuning(spec: Spec, trained_block_size: int) -> TuningPolicy:
         block_sizes=tuning.block_sizes or default_blocks,
         actuator=tuning.actuator or "Auto",
         min_gain_percent=_or(tuning.min_gain_percent, 5.0),
-        window_s=_seconds(tuning.window, 300),
+        window_s=_seconds(tuning.window, TUNING_WINDOW_S),
         min_dwell_s=_seconds(tuning.min_dwell, 1800),
         max_changes_per_day=_or(tuning.max_changes_per_day, 4),
         allow_downtime=bool(tuning.allow_downtime),

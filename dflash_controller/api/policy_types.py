@@ -20,7 +20,7 @@ class Tuning(Model):
     mode: Annotated[Literal["Off", "Advise", "Auto"] | None, POLICY] = Field(
         None,
         description="Off runs blockSize. Advise decides and shows, but changes nothing. Auto acts. Default Advise. "
-        "Going from Auto to Advise never changes a running engine: it is the emergency brake.",
+        "Going from Auto to Advise is the emergency brake: what is in force stays; one replica on trial goes back to it.",
     )
     block_sizes: Annotated[tuple[BlockSize, ...], POLICY] = Field(
         (),

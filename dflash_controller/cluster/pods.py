@@ -34,6 +34,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         message=_failure(containers) or status.get("message"),
         unschedulable=(scheduled.get("message") or "Unschedulable") if scheduled.get("status") == "False" else None,
         unschedulable_since=_since(scheduled, "False"),
+        created_at=datetime.fromisoformat(created) if (created := metadata.get("creationTimestamp")) else None,
     )
 
 

@@ -14,9 +14,11 @@ from dflash_controller.observe.health import NO_READY_PODS, MetricsHealth, Patie
 from dflash_controller.observe.result import Error
 from dflash_controller.observe.shown import Display, Shown, ShowSettings
 from dflash_controller.observe.source import Round, Source, Target
+from dflash_controller.observe.stretch_store import StretchStore
 from dflash_controller.observe.traces import Traces
 from dflash_controller.planning.analysis.evidence import Trace
 from dflash_controller.planning.snapshot import Key
+from dflash_controller.planning.tuner.stretch import Stretch
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class Collector:
         self._changed = changed
         self._settings = settings or ShowSettings()
         self._traces = traces or Traces()
+        self._stretches = StretchStore()
+        self._answered: Mapping[tuple[Key, str], int] = {}
         self._clock = clock
         self._wall = wall
         self._rounds = 0
@@ -86,6 +90,14 @@ class Collector:
         before = () if stable is None else self._traces.of(key, stable)
         return self._traces.of(key, candidate), before, self._broken or told
 
+    def stretches(self, key: Key, revision: str) -> list[Stretch]:
+        """What the pods of the revision in force (its hash) did, by time, since this was last asked; each stretch is told once."""
+        return self._stretches.drain(key, revision)
+
+    def answered(self, key: Key, revision: str) -> int:
+        """Pods of a revision that were measured in the last round."""
+        return self._answered.get((key, revision), 0)
+
     async def run(self) -> None:
         """Rounds until cancelled, one per interval; a round that takes longer delays the next. Closes the source at the end."""
         try:
@@ -116,6 +128,12 @@ class Collector:
             for key, revisions in pods.items()
             for revision, members in revisions.items()
         }
+        self._answered = {
+            (key, revision): sum(target.uid in reading.answered for target in members)
+            for key, revisions in pods.items()
+            for revision, members in revisions.items()
+        }
+        self._keep(targets, reading)
         self._troubles = {which: told for which, told in troubles.items() if told is not None}
         for state in (self._health, self._displays, self._display):
             for gone in state.keys() - pods.keys():
@@ -137,6 +155,19 @@ class Collector:
                 changed.append(key)
         if changed:
             self._changed(changed)
+
+    def _keep(self, targets: Sequence[Target], reading: Round) -> None:
+        """Stretches of pods of the revision in force. A deployment without pods keeps its own: its only replica may be restarting."""
+        in_force: dict[Key, str | None] = {}
+
+        def revision(key: Key) -> str | None:
+            if key not in in_force:
+                shown = self._shown(key)
+                in_force[key] = None if shown is None else shown.revision
+            return in_force[key]
+
+        self._stretches.take(targets, reading.spans, revision)
+        self._stretches.forget(lambda key: revision(key) is None)
 
 
 def _figures(targets: Sequence[Target], reading: Round) -> Figures:

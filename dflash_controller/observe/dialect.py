@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dflash_controller.observe.figures import Figures
 from dflash_controller.observe.result import Absent, Measurement, Value
 from dflash_controller.observe.series import Cell, Series, Window
+from dflash_controller.observe.stretch_series import SGLANG_MORE, SGLANG_SHARED, VLLM_MORE, VLLM_SHARED
 
 NO_SERIES = Absent("NoSeries")
 """The engine does not export what the figure needs (a labelled counter appears with its first increment)."""
@@ -51,11 +52,21 @@ class MetricDialect:
     """Further counters that a reading of a trial needs."""
     histograms: tuple[Series, ...]
     """Buckets that a reading needs."""
+    stretch_shared: tuple[str, ...]
+    """Quantities of the above that a stretch is told from."""
+    stretch_more: tuple[Series, ...]
+    """What else a stretch is told from."""
 
     @property
     def counters(self) -> tuple[Series, ...]:
         """Everything that is read of a page but its histograms."""
-        return (*self.series, *self.evidence)
+        return (*self.series, *self.evidence, *self.stretch_more)
+
+    @property
+    def stretches(self) -> tuple[Series, ...]:
+        """Everything that a stretch is told from."""
+        known = {one.quantity: one for one in (*self.series, *self.evidence)}
+        return (*(known[quantity] for quantity in self.stretch_shared), *self.stretch_more)
 
 
 class Sums:
@@ -261,6 +272,8 @@ VLLM = MetricDialect(
         Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket"),
         Series("latency", "vllm:e2e_request_latency_seconds_bucket"),
     ),
+    stretch_shared=VLLM_SHARED,
+    stretch_more=VLLM_MORE,
 )
 """vLLM measures the time to first token inside the engine, so it holds for streaming and other requests alike."""
 
@@ -296,6 +309,8 @@ SGLANG = MetricDialect(
         Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", match=_STREAMING),
         Series("latency", "sglang:e2e_request_latency_seconds_bucket"),
     ),
+    stretch_shared=SGLANG_SHARED,
+    stretch_more=SGLANG_MORE,
 )
 """``realtime_tokens`` also counts what a request's last step drafted past its end, about nine tokens per request in 0.5.17."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.observe.result import Error
+from dflash_controller.observe.result import STALE, Error
 from dflash_controller.observe.source import Round, Source, Target
 
 PATIENCE = 3
@@ -35,6 +35,9 @@ def verdict(source: Source, targets: Sequence[Target], round_: Round) -> Metrics
         trouble = round_.troubles.get(target.uid)
         if isinstance(trouble, Error):
             return MetricsHealth(False, source.failed_reason, f"{source.where} failed: {trouble.message}.")
+    if any(round_.troubles.get(target.uid) == STALE for target in targets):
+        message = f"The newest samples of the engines in {source.where} are too old: are the pods still scraped?"
+        return MetricsHealth(False, Reason.METRICS_STALE, message)
     message = f"{source.where} has no metrics of the engines: are they switched on, and are the pods scraped?"
     return MetricsHealth(False, Reason.METRICS_MISSING, message)
 

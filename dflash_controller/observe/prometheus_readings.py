@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dflash_controller.observe import promql
-from dflash_controller.observe.dialect import DIALECTS, MetricDialect, needed_metrics
-from dflash_controller.observe.prometheus import Course, Prometheus, PrometheusError
+from dflash_controller.observe.dialect import DIALECTS, MetricDialect
+from dflash_controller.observe.prometheus import Prometheus, PrometheusError
+from dflash_controller.observe.prometheus_pages import Pages, newest_pages, past_pages
 from dflash_controller.observe.readings import reading
-from dflash_controller.observe.series import Sample, page
 from dflash_controller.observe.source import Target, choose
 from dflash_controller.planning.analysis.evidence import Reading
 from dflash_controller.planning.snapshot import Key
 
 _log = logging.getLogger(__name__)
-
-_ENDPOINT = ("job", "instance")
-"""What tells apart the endpoints of one pod that are scraped, or one that two jobs scrape: one of them is enough."""
-_RENAMED = "exported_"
-"""Prometheus puts this before an engine's label that the scrape configuration sets too (``endpoint``, of a PodMonitor)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +59,7 @@ class TrialReadings:
         return {uid: past.get(uid, ()) + newest.get(uid, ()) for uid in past.keys() | newest.keys()}
 
     async def _newest(self, dialect: MetricDialect, pods: Sequence[Target], now_s: float) -> dict[str, tuple[Reading, ...]]:
-        names = [(target.namespace, target.pod) for target in pods]
-        wanted = needed_metrics((*dialect.counters, *dialect.histograms))
-        # Times first: a scrape in between makes samples newer than their time, never a reading that is told twice with other counters.
-        times = await self._client.query(promql.sample_times(dialect.presence, names, self._matcher))
-        rows = await self._client.query(promql.samples(wanted, names, self._matcher))
-        return await asyncio.to_thread(
-            _readings,
-            dialect,
-            pods,
-            [Course(row.labels, ((now_s, row.value),)) for row in times],
-            [Course(row.labels, ((now_s, row.value),)) for row in rows],
-        )
+        return _readings(dialect, pods, await newest_pages(self._client, self._matcher, dialect, pods, now_s))
 
     async def _histories(self, chosen: Sequence[Target], now_s: float) -> dict[str, tuple[Reading, ...]]:
         settings = self._settings
@@ -101,12 +83,9 @@ class TrialReadings:
     async def _history(
         self, dialect: MetricDialect, pods: Sequence[Target], start_s: float, end_s: float
     ) -> dict[str, tuple[Reading, ...]]:
-        names = [(target.namespace, target.pod) for target in pods]
         span = (start_s, end_s, self._settings.step_s)
-        wanted = needed_metrics((*dialect.counters, *dialect.histograms))
-        times = await self._client.query_range(promql.sample_times(dialect.presence, names, self._matcher), *span)
-        courses = await self._client.query_range(promql.samples(wanted, names, self._matcher), *span)
-        return await asyncio.to_thread(_readings, dialect, pods, times, courses)
+        found = await past_pages(self._client, self._matcher, dialect.presence, dialect.counters, dialect.histograms, pods, span)
+        return _readings(dialect, pods, found)
 
 
 def _begin(pods: Iterable[Target]) -> float:
@@ -117,43 +96,8 @@ def _begin(pods: Iterable[Target]) -> float:
     return max(first.values()) if len(first) > 1 else float("inf")
 
 
-def _readings(
-    dialect: MetricDialect, pods: Sequence[Target], times: Sequence[Course], courses: Sequence[Course]
-) -> dict[str, tuple[Reading, ...]]:
-    """A reading for each time at which Prometheus had a new sample of the pod, with that sample's time.
-
-    Samples from before the pod was Ready are left out: a pod of the same name may have been there.
-    """
-    by_endpoint: defaultdict[tuple[str, ...], list[Course]] = defaultdict(list)
-    for course in courses:
-        by_endpoint[_endpoint(course.labels)].append(course)
-    endpoints: dict[tuple[str, ...], tuple[str, ...]] = {}
-    scraped: dict[tuple[str, ...], Course] = {}
-    for course in times:
-        endpoint = _endpoint(course.labels)
-        scraped[endpoint] = course
-        endpoints[endpoint[:2]] = min(endpoint, endpoints.get(endpoint[:2], endpoint))
-    found: dict[str, tuple[Reading, ...]] = {}
-    for target in pods:
-        chosen = endpoints.get((target.namespace, target.pod))
-        if chosen is not None:
-            found[target.uid] = tuple(_of_pod(dialect, target, scraped[chosen], by_endpoint[chosen]))
-    return found
-
-
-def _of_pod(dialect: MetricDialect, target: Target, scraped: Course, courses: Sequence[Course]) -> Iterable[Reading]:
-    samples: defaultdict[float, list[Sample]] = defaultdict(list)
-    for course in courses:
-        labels = {name.removeprefix(_RENAMED): value for name, value in sorted(course.labels.items(), key=lambda one: _RENAMED in one[0])}
-        for at, value in course.points:
-            samples[at].append(Sample(labels["__name__"], labels, value))
-    last_s = target.ready_at_s
-    for at, sampled_s in scraped.points:
-        if sampled_s > last_s and at in samples:
-            last_s = sampled_s
-            made = page(dialect.counters, samples[at], dialect.histograms)
-            yield reading(dialect, made, sampled_s, speculation_on=target.speculation_on)
-
-
-def _endpoint(labels: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(labels.get(name, "") for name in ("namespace", "pod", *_ENDPOINT))
+def _readings(dialect: MetricDialect, pods: Sequence[Target], pages: Mapping[str, Pages]) -> dict[str, tuple[Reading, ...]]:
+    speculating = {target.uid: target.speculation_on for target in pods}
+    return {
+        uid: tuple(reading(dialect, page, at_s, speculation_on=speculating[uid]) for at_s, page in found) for uid, found in pages.items()
+    }

@@ -29,12 +29,14 @@ def selector(metric: str, match: tuple[tuple[str, str], ...], static: Mapping[st
 
 
 def movement(series: Series, window_s: float, static: Mapping[str, str]) -> str:
-    """A counter's increase over the window, or a gauge's level, per pod (and part).
+    """A counter's increase over the window, or a gauge's level (the newest, or that of the whole window), per pod (and part).
 
     Scrape jobs are alternatives, not parts: a pod that two jobs scrape counts once. So are ranks that step together.
     """
     chosen = selector(series.metric, series.match, static)
     outer = ", ".join(("namespace", "pod", *((series.by,) if series.by else ())))
+    if series.over:
+        return f"max by ({outer}) ({series.over}_over_time({chosen}[{_seconds(window_s)}]))"
     if series.gauge:
         return f"max by ({outer}) ({chosen})"
     inner = ", ".join((outer, "job", *series.ranks))

@@ -28,4 +28,7 @@ class Error:
     message: str
 
 
+STALE = Absent("Stale")
+"""The newest sample is too old to tell of now."""
+
 Measurement = Value | Absent | Error

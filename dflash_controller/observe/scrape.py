@@ -16,7 +16,7 @@ from dflash_controller.observe.exposition import read_page
 from dflash_controller.observe.readings import reading
 from dflash_controller.observe.result import Absent, Error
 from dflash_controller.observe.ring import Ring
-from dflash_controller.observe.series import Page, Window
+from dflash_controller.observe.series import Page, Span, Window
 from dflash_controller.observe.source import Refusal, Round, Target, choose
 from dflash_controller.planning.analysis.evidence import Reading
 
@@ -35,6 +35,11 @@ class ScrapeSettings:
     concurrency: int = 16
     pods_per_revision: int = 4
     max_pods: int = 200
+
+    @property
+    def span_s(self) -> float:
+        """Least length of a span: one round of 30 s, or more rounds where those are closer, for windows of 300 s."""
+        return self.window_s / 12
 
 
 class Scraper:
@@ -69,18 +74,22 @@ class Scraper:
         windows: dict[str, Window] = {}
         troubles: dict[str, Absent | Error] = {}
         readings: dict[str, tuple[Reading, ...]] = {}
+        spans: dict[str, tuple[Span, ...]] = {}
         for target, (at, answer) in zip(chosen, answers, strict=True):
             ring = self._rings[target.uid]
             if isinstance(answer, Page):
                 ring.add(at, answer)
                 read_at_s = self._wall() - (self._clock() - at)
                 readings[target.uid] = (reading(DIALECTS[target.engine], answer, read_at_s, speculation_on=target.speculation_on),)
+                step = ring.step(settings.span_s, settings.max_age_s, DIALECTS[target.engine].stretches) if target.tuned else None
+                if step is not None:
+                    spans[target.uid] = (Span(read_at_s, step),)
             else:
                 troubles[target.uid] = answer
             window = ring.window(self._clock())
             if window is not None and window.age_s <= settings.max_age_s:
                 windows[target.uid] = window
-        return Round(windows, troubles, frozenset(self._rings) - troubles.keys(), readings)
+        return Round(windows, troubles, frozenset(self._rings) - troubles.keys(), readings, spans=spans)
 
     async def _scrape(self, target: Target, slots: asyncio.Semaphore) -> tuple[float, Page | Absent | Error]:
         async with slots:

@@ -38,6 +38,8 @@ class Series:
     """Labels of ranks that step together: each counts the same passes, so the largest counts, not the sum."""
     gauge: bool = False
     """A level, the largest over all labels; otherwise a counter, of which differences over a window are used."""
+    over: str = ""
+    """Of a level: whether the largest (``max``) or smallest (``min``) over a window counts; empty: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,15 @@ class Window:
     levels: Mapping[Cell, float] = field(default_factory=dict)
     age_s: float = 0.0
     """Age of the newest sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A short window of one pod, and when it ended."""
+
+    end_s: float
+    """Seconds since the epoch."""
+    window: Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,25 @@ def page(series: Iterable[Series], samples: Iterable[Sample], histograms: Iterab
         counters.update({cell: max(ranks.values()) for cell, ranks in sums.items()})
     folded = ((one.quantity, _histogram(_matching(one, by_metric))) for one in histograms)
     return Page(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
+
+
+def restarted(before: Page, after: Page) -> bool:
+    """Whether the process began again between two pages: a counter fell or vanished."""
+    return any(after.counters.get(cell, -1.0) < value for cell, value in before.counters.items())
+
+
+def between(first: Page, last: Page, seconds: float, age_s: float = 0.0, series: Iterable[Series] = ()) -> Window:
+    """What happened from one page to a later one. A level is the newest, or as its series in ``series`` says.
+
+    A counter absent from the first page counts from 0: engines export a labelled counter from its first increment on.
+    """
+    deltas = {cell: value - first.counters.get(cell, 0.0) for cell, value in last.counters.items()}
+    folds = {one.quantity: max if one.over == "max" else min for one in series if one.over}
+    levels = {
+        cell: folds[cell.quantity](value, first.gauges.get(cell, value)) if cell.quantity in folds else value
+        for cell, value in last.gauges.items()
+    }
+    return Window(seconds, deltas, levels, age_s)
 
 
 def _matching(one: Series, by_metric: Mapping[str, list[Sample]]) -> Iterator[Sample]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.observe.result import Absent, Error
-from dflash_controller.observe.series import Window
+from dflash_controller.observe.series import Span, Window
 from dflash_controller.planning.analysis.evidence import Reading
 from dflash_controller.planning.snapshot import Key
 
@@ -32,6 +32,8 @@ class Target:
     """When the pod last became Ready, seconds since the epoch."""
     on_trial: bool = False
     """Its deployment has a candidate that is being judged: readings are kept (and asked of Prometheus)."""
+    tuned: bool = False
+    """Its deployment's tuning is not Off: short windows are told as spans."""
 
     @property
     def key(self) -> Key:
@@ -55,10 +57,12 @@ class Round:
     troubles: Mapping[str, Absent | Error] = field(default_factory=dict)
     """Pods that gave nothing this time; a pod may still have a window from earlier rounds."""
     answered: frozenset[str] = frozenset()
-    """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of the four."""
+    """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of these."""
     readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
     """The counters themselves, oldest first; of pods that are not on trial only where they cost nothing."""
     refusal: Refusal | None = None
+    spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+    """Short windows of pods that are tuned, oldest first, which do not overlap and were not told before."""
 
 
 class Source(Protocol):

@@ -20,7 +20,8 @@ from dflash_controller.planning.analysis.verdict import Decision, Judgement, Que
 from dflash_controller.planning.change import changed, question
 from dflash_controller.planning.preparation import prepare
 from dflash_controller.planning.probing import paired_runs, probe_pending, probe_wanted
-from dflash_controller.planning.record import Record, State
+from dflash_controller.planning.record import Origin, Record, State
+from dflash_controller.planning.revisions import cures
 from dflash_controller.planning.ruling import Phase, Ruling
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
@@ -58,6 +59,11 @@ class Case:
         return self.situation.budget.replicas > 1 or self.situation.budget.max_surge > 0
 
     @property
+    def by_tuner(self) -> bool:
+        """Nobody waits for it: where it does not prove itself it is given up, and no human is called."""
+        return self.candidate.origin == Origin.TUNER
+
+    @property
     def question(self) -> Question | None:
         warm_up_s = self.situation.context.warm_up_s
         return question(self.policy, self.stable, self.candidate, concurrent=self.concurrent, warm_up_s=warm_up_s)
@@ -70,7 +76,7 @@ class Case:
 
     def failed(self, reason: Reason, message: str, **more: Any) -> Ruling:
         """Given up, or held for a human where the spec says so; either way the finding outlives its figures."""
-        if self.policy.automatic_rollback:
+        if self.policy.automatic_rollback or self.by_tuner:
             return self.given_up(reason, message, **more)
         trial = replace(self.trial, finding=Finding(reason, message))
         message = f"{message}. {operations.remedy(self.candidate)}"
@@ -97,7 +103,9 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
         return case.given_up(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
     if "promote" in asked or situation.pin is not None:
         return _by_hand(case)
-    if situation.budget.replicas == 0 and (case.begun or trial.served_at is not None or trial.interrupted):
+    # Replicas of one that was in force before may be left from then: they are no trial.
+    on_trial = case.begun and not any(entry["outcome"] == State.STABLE for entry in candidate.history)
+    if situation.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
         # Scaling down for the night must not pass a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
         trial = replace(trial, served_at=None, interrupted=True)
@@ -106,6 +114,8 @@ def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
     if trial.finding is not None:
         return case.failed(trial.finding.reason, trial.finding.message)
+    if cures(candidate) and situation.pool(candidate.hash).serving:
+        return case.promoted(Reason.NOT_COMPARED, f"it serves, and the drafter of {stable.name} has collapsed")
     if policy.paused and not case.begun:
         return case.rule(Phase.PAUSED, Reason.PAUSED, "spec.rollout.paused is true: nothing is begun", tried=False)
     ruling = _on_trial(case) if case.begun else _before(case)
@@ -207,6 +217,8 @@ def _judged(case: Case, asked: Question) -> Ruling:
     }
     if left_s <= 0:
         return _overdue(case, judgement, more, serving=serving)
+    if judgement.decision is Decision.HOLD and case.by_tuner:
+        return case.given_up(judgement.reason, judgement.message, **more)
     if judgement.decision is Decision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
     due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
@@ -220,6 +232,8 @@ def _judged(case: Case, asked: Question) -> Ruling:
 
 def _overdue(case: Case, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> Ruling:
     late = f"no verdict within spec.rollout.deadline: {judgement.message}"
+    if case.by_tuner:
+        return case.given_up(Reason.INCONCLUSIVE, late, **more)
     match case.policy.on_inconclusive:
         case "Promote" if serving:
             return case.promoted(Reason.INCONCLUSIVE, f"{late}; spec.rollout.onInconclusive is Promote", **more)

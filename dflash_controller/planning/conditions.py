@@ -9,9 +9,11 @@ from typing import Any
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
 from dflash_controller.planning.context import NOT_MEASURED
-from dflash_controller.planning.record import Record
+from dflash_controller.planning.record import Origin, Record, State
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
+from dflash_controller.planning.tuning_status import ready as tuning_ready
+from dflash_controller.planning.tuning_status import tuning_status
 from dflash_controller.render.startup import startup_budget_s
 
 Verdict = tuple[ConditionStatus | bool | None, Reason, str]
@@ -27,6 +29,10 @@ def conditions(situation: Situation) -> list[Mapping[str, Any]]:
         ConditionType.METRICS_AVAILABLE: metrics_available(situation),
         ConditionType.ROLLOUT_HEALTHY: rollout_healthy(situation),
     }
+    if situation.decision is not None:
+        verdicts[ConditionType.TUNING_READY] = tuning_ready(tuning_status(situation))
+    if situation.health is not None:
+        verdicts[ConditionType.SPECULATION_HEALTHY] = (situation.health.value, situation.health.reason, situation.health.message)
     metadata, status = situation.deployment["metadata"], situation.deployment.get("status") or {}
     current: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
     for type, (value, reason, message) in verdicts.items():
@@ -80,6 +86,22 @@ def unfinished(situation: Situation) -> tuple[Reason, str] | None:
     return None
 
 
+def asked_by_user(situation: Situation) -> tuple[Reason, str] | None:
+    """What is left to do, unless it is the tuner's change: then nothing is missing that the user asked for."""
+    return None if by_tuner(situation) else unfinished(situation)
+
+
+def by_tuner(situation: Situation) -> bool:
+    """The newest revision is the tuner's, and is being tried, given up, or put in the place of the others."""
+    newest = max(situation.records, key=lambda record: record.number, default=None)
+    if newest is None or newest.origin != Origin.TUNER or situation.departs:
+        return False
+    if newest.state is not State.STABLE:
+        return newest.state in (State.CANDIDATE, State.FAILED)
+    rollout = (situation.deployment.get("status") or {}).get("rollout") or {}
+    return rollout.get("revision") == newest.name and rollout.get("finishedAt") is None
+
+
 def _trial(situation: Situation, stable: Record, candidate: Record) -> tuple[Reason, str]:
     if outage_ahead(situation):
         message = (
@@ -113,7 +135,7 @@ def ready(situation: Situation) -> Verdict:
     if situation.obstacle:
         return (False, situation.obstacle.reason, situation.obstacle.message)
     found, (enough, reason, message) = trouble(situation), available(situation)
-    if left := unfinished(situation):
+    if left := asked_by_user(situation):
         if situation.spec is not None and defaults.suspended(situation.spec):
             return (False, Reason.SUSPENDED, f"spec.suspend keeps this from being carried out: {left[1]}")
         unsaid = found is not None and found.message not in left[1]
@@ -139,7 +161,7 @@ def reconciling(situation: Situation) -> Verdict:
         return (False, situation.obstacle.reason, "Waits for a human; see Stalled")
     if situation.spec is not None and defaults.suspended(situation.spec):
         return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
-    if left := unfinished(situation):
+    if left := asked_by_user(situation):
         return (True, *left)
     if situation.failed is not None:
         return (False, Reason.ROLLED_BACK, _rolled_back(situation, situation.failed))

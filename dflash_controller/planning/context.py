@@ -10,6 +10,8 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.planning.analysis.evidence import ProbeRun, Trace
+from dflash_controller.planning.tuner.learner import Learned
+from dflash_controller.planning.tuner.stretch import Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,24 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the tuner knows of one deployment, kept by the process and with the revision in force."""
+
+    learned: Learned | None = None
+    """None: nothing was seen yet since the operator began to look."""
+    recent: tuple[Stretch, ...] = ()
+    """What the pods of the revision in force did in the last minutes, oldest first."""
+    measured: int = 0
+    """Its pods that the last round of measurements reached."""
+    record: str | None = None
+    """To be kept with the revision in force now, so that it outlives the operator; None: what is kept will do."""
+    said: tuple[str, ...] = ()
+    """State, reason and recommendation of the last decision."""
+    said_since: datetime | None = None
+    """Since when it has been the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """Nothing here is read from a clock or a file by the planner."""
 
@@ -50,6 +70,9 @@ class Context:
     """Answers of the probe that has just ended."""
     probe_error: str | None = None
     """Why the probe could not be carried out."""
+    tuning: Knowledge = field(default_factory=Knowledge)
+    tuning_look_s: float = 60.0
+    """The tuner is asked so often: the load is news that no watch brings."""
     warm_up_s: float = 60.0
     """How long a fresh replica's figures say nothing: kernels are compiled and graphs captured with its first requests."""
     refusal: Obstacle | None = None

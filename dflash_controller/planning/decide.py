@@ -5,11 +5,11 @@ Find out what the spec asks for, adopt orphans, give revisions their roles, then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dflash_controller.api import defaults
+from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import ConditionType, Reason, get_condition, shorten
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.parse import parse_spec
@@ -23,17 +23,28 @@ from dflash_controller.planning.conditions import stalled, unfinished
 from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.intent import Draft, stable_record, wanted_revision
 from dflash_controller.planning.operations import pinned
-from dflash_controller.planning.ownership import adoptions, being_deleted, foreign
-from dflash_controller.planning.plan import Create, Event, Plan, Step
+from dflash_controller.planning.ownership import adoptions, being_deleted, foreign, ref
+from dflash_controller.planning.plan import Annotate, Create, Event, Plan, Step
 from dflash_controller.planning.pools import pools
-from dflash_controller.planning.record import Record, State, read
-from dflash_controller.planning.revisions import carry_out, keep_answers, lost_revisions, new_revision, note_lack_of_room, take_roles
+from dflash_controller.planning.record import Origin, Record, State, read
+from dflash_controller.planning.revisions import (
+    SPEC_CHANGED,
+    Asker,
+    carry_out,
+    finish_collapse,
+    keep_answers,
+    lost_revisions,
+    new_revision,
+    note_lack_of_room,
+    take_roles,
+)
 from dflash_controller.planning.rollout import Budget, frozen_goals, next_replicas, rollout_goals
 from dflash_controller.planning.ruling import Phase, Ruling
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.snapshot import Snapshot
 from dflash_controller.planning.status import status
 from dflash_controller.planning.surge import without_surge
+from dflash_controller.planning.tuning import judged, tuned
 from dflash_controller.planning.workloads import clean_up, workload_steps
 
 LOOK_AGAIN_S = 60.0
@@ -71,6 +82,7 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
         return replace(_blocked(situation, obstacles.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
     if unreadable := [item for item, record in stored if record is None]:
         return _blocked(situation, obstacles.revisions_unreadable(unreadable))
+    situation, finished = finish_collapse(situation)
     asked = _wanted(situation, spec)
     if isinstance(asked, Obstacle):
         return _blocked(situation, asked)
@@ -79,9 +91,14 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
         situation, wanted = replace(situation, departs=isinstance(asked, Draft) or asked.hash != pin.hash), pin
     if context.refusal is not None:
         return _blocked(situation, context.refusal)
+    situation, wanted, tuners_reason = tuned(situation, spec, policy, wanted)
     if defaults.suspended(spec):
         return _suspended(situation, wanted)
-    return _carry_on(situation, spec, policy, wanted)
+    if tuners_reason is not None:
+        asker = Asker(Origin.TUNER, tuners_reason)
+    else:
+        asker = Asker(Origin.USER, "Pinned" if pin is not None else SPEC_CHANGED)
+    return _carry_on(situation, spec, policy, wanted, asker, finished)
 
 
 def _wanted(situation: Situation, spec: Spec) -> Record | Draft | Obstacle:
@@ -124,7 +141,9 @@ def _suspended(situation: Situation, wanted: Record | Draft) -> Plan:
     return Plan(_announced(situation, ConditionType.RECONCILING, Reason.SUSPENDED, message), status(situation))
 
 
-def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft) -> Plan:
+def _carry_on(
+    situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft, asker: Asker, finished: Sequence[Step]
+) -> Plan:
     snapshot = situation.snapshot
     adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), situation.deployment)]
     if lost := lost_revisions(situation):
@@ -135,15 +154,17 @@ def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: R
 
     made: list[Step] = []
     if isinstance(wanted, Draft):
-        manifest = new_revision(situation, spec, wanted)
+        manifest = new_revision(situation, spec, wanted, asker)
         target = _as_record(manifest)
         made = [Create(manifest), Event("Normal", "RevisionCreated", f"{target.name}: {_describe(target)}")]
         situation = replace(situation, records=(*situation.records, target))
     else:
         target = wanted
-    situation, moves = take_roles(situation, target, fresh=bool(made))
-    begins = bool(made or moves)
+    situation, moves = take_roles(situation, target, asker, fresh=bool(made))
+    begins, before = bool(made or moves), situation.stable
     situation, ruled = _ruled(situation, spec, policy, begins=begins)
+    if situation.stable is not None and situation.stable != before:
+        situation = replace(situation, health=judged(situation, spec, situation.stable))
 
     situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, _goals(situation, policy, begins=begins)))
     hopeless, reason, message = stalled(situation)
@@ -160,17 +181,21 @@ def _carry_on(situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: R
             *clean_up(situation, policy.history_limit),
         )
     )
+    learned = () if begins or ruled or finished else _learned(situation)
     steps = (
         *adopted,
+        *finished,
         *made,
         *moves,
         *ruled,
+        *learned,
+        *_tuning_told(situation, shown),
         *_outage_ahead(situation),
         *children,
         *_phase_reached(situation, shown),
         *(_announced(situation, ConditionType.STALLED, reason, message) if hopeless else ()),
     )
-    return Plan(steps, shown, _look_again_s(situation), ruling.probe if ruling and not ends else None)
+    return Plan(steps, shown, _look_again_s(situation), situation.decision, ruling.probe if ruling and not ends else None)
 
 
 def _ruled(situation: Situation, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[Situation, list[Step]]:
@@ -204,9 +229,28 @@ def _goals(situation: Situation, policy: RolloutPolicy, *, begins: bool) -> dict
     return rollout_goals(situation.budget, stable.hash if stable else None, candidate.hash if candidate and tried else None)
 
 
+def _learned(situation: Situation) -> tuple[Annotate, ...]:
+    """What the tuner has learned is kept with the revision in force, so that it outlives the operator."""
+    record, stable = situation.context.tuning.record, situation.stable
+    if record is None or stable is None:
+        return ()
+    return (Annotate(ref(stable.source), {names.ANNOTATION_LEARNED: record}),)
+
+
+def _tuning_told(situation: Situation, shown: Mapping[str, Any]) -> tuple[Event, ...]:
+    """An event for each decision that status shows for the first time."""
+    tuning = shown.get("tuning")
+    if tuning is None or tuning == (situation.deployment.get("status") or {}).get("tuning"):
+        return ()
+    held = tuning["state"] == "Held"
+    return (Event("Warning" if held else "Normal", f"Tuner{tuning['reason']}", str(tuning["message"])),)
+
+
 def _look_again_s(situation: Situation) -> float | None:
     """Time is news only where something is being waited for."""
     waits = [situation.ruling.look_again_s] if situation.ruling and situation.ruling.end is None else []
+    if situation.decision is not None and situation.decision.state != "Off":
+        waits.append(situation.context.tuning_look_s)
     if any(pod.terminating for pod in situation.snapshot.pods):
         # Whether the node of a pod that does not end is dead is not watched.
         waits.append(TERMINATING_S)

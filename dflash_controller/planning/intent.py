@@ -15,7 +15,8 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolved import Resolved
-from dflash_controller.planning.record import Record, State
+from dflash_controller.planning.record import Origin, Record, State
+from dflash_controller.planning.speculation_health import collapsed, switched_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ def wanted_revision(
     """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
 
     An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
-    or engine changed has failed at every block size, so its failed revision stands for it. ``resolve`` is given the revision
-    in force unless ``restartId`` changed, so that a newer default does not ride along with a change made for another reason.
+    or engine changed has failed at every block size, so its failed revision stands for it; what the tuner tried says nothing of it.
+    ``resolve`` is given the revision in force unless ``restartId`` changed, so that a newer default does not ride along with a change made
+    for another reason.
     """
     inputs = revision_inputs(spec)
     stable = stable_record(records)
@@ -53,12 +55,17 @@ def wanted_revision(
         if not isinstance(outcome, Resolved):
             return outcome
         resolved = outcome
-    failed = next((record for record in alike if record.state is State.FAILED), None)
+    failed = next((record for record in alike if record.state is State.FAILED and _blames_intent(record)), None)
     if failed is not None and stable is not None and not stable.same_intent(inputs):
         return failed
     speculation = effective_speculation(spec, resolved.trained_block_size, stable)
     same = next((record for record in alike if record.speculation == speculation), None)
     return same or Draft(inputs, spec.block_size, speculation, resolved)
+
+
+def _blames_intent(record: Record) -> bool:
+    """What the tuner tried in vain was a block size; a drafter that collapsed does so at every one."""
+    return record.origin != Origin.TUNER or collapsed(record)
 
 
 def effective_speculation(spec: Spec, trained_block_size: int, stable: Record | None) -> Speculation:
@@ -70,6 +77,9 @@ def effective_speculation(spec: Spec, trained_block_size: int, stable: Record | 
     tuned = defaults.effective_tuning(spec, trained_block_size).mode != "Off"
     if spec.block_size is not None and (stable is None or not tuned or spec.block_size != stable.block_size_as_written):
         return defaults.speculation_of(spec.block_size)
+    if stable is not None and switched_off(stable) and not stable.same_intent(revision_inputs(spec)):
+        # It was the drafter before that collapsed.
+        return defaults.speculation_of(defaults.block_size(spec, trained_block_size))
     if stable is not None and stable.speculation.max_block_size <= trained_block_size:
         return stable.speculation
     return defaults.speculation_of(defaults.block_size(spec, trained_block_size))

@@ -34,8 +34,6 @@ def notices(situation: Situation) -> list[dict[str, str]]:
             )
         if newer := _newer_defaults(situation, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
-    if idle := _not_acted_upon(situation):
-        found.append((Reason.NOT_ACTED_UPON, f"This release checks and stores, but does not act upon, {', '.join(idle)}"))
     name = operations.pin(situation.deployment)
     if name and situation.pin is None:
         found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
@@ -69,12 +67,6 @@ def _newer_defaults(situation: Situation, target: Record) -> str | None:
     if (version, image) == (runs.version, runs.image):
         return None
     return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
-
-
-def _not_acted_upon(situation: Situation) -> list[str]:
-    """Fields the user set in the belief that they do something."""
-    spec = situation.spec
-    return ["spec.tuning.mode Auto"] if spec is not None and spec.tuning.mode == "Auto" else []
 
 
 def foreign_template_keys(situation: Situation) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_controller.planning.probe_request import ProbeRequest
+from dflash_controller.planning.tuner.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class Plan:
     steps: tuple[Step, ...] = ()
     status: Mapping[str, Any] | None = None
     requeue_after_s: float | None = None
+    decision: Decision | None = None
+    """The tuner's, to be logged and counted; what is to be done about it is among the steps."""
     probe: ProbeRequest | None = None
     """The prompts to be sent meanwhile; None: none, and what is under way is broken off."""
 

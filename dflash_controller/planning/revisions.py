@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.planning.analysis.evidence import ProbeRun
@@ -31,12 +32,23 @@ from dflash_controller.planning.record import (
 from dflash_controller.planning.ruling import Ruling
 from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.snapshot import Object
+from dflash_controller.planning.speculation_health import to_be_failed
 from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
-from dflash_controller.planning.trial import Trial
+from dflash_controller.planning.trial import Finding, Trial
 from dflash_controller.render.workload import workload
 
+SPEC_CHANGED = "SpecChanged"
 
-def new_revision(situation: Situation, spec: Spec, draft: Draft) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who wants a revision, and why in one word."""
+
+    origin: Origin
+    reason: str
+
+
+def new_revision(situation: Situation, spec: Spec, draft: Draft, asker: Asker) -> dict[str, Any]:
     """The ControllerRevision of a draft, with its workload rendered inside. The spec's problems have been ruled out."""
     key, resolved, engine = situation.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
     revision = revision_hash(draft.inputs, draft.speculation, _taken(situation))
@@ -58,7 +70,7 @@ def new_revision(situation: Situation, spec: Spec, draft: Draft) -> dict[str, An
         next_number(situation.records),
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
         State.CANDIDATE,
-        [history_entry(situation.context.now, Origin.USER, State.CANDIDATE, "SpecChanged")],
+        [history_entry(situation.context.now, asker.origin, State.CANDIDATE, asker.reason)],
         # A revision that was pruned comes back under its old name, which an old annotation may hold.
         Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
     )
@@ -136,38 +148,58 @@ class _Moves:
         self.steps.append(Annotate(ref(record.source), {names.ANNOTATION_PROBE: to_json(run)}))
         return self._replace(record, probe=run)
 
+    def fail_collapsed(self, record: Record, message: str) -> Record:
+        finding = Finding(Reason.DRAFTER_COLLAPSED, message or "Its drafter had collapsed")
+        trial = replace(record.trial, finding=finding)
+        return self.move(record, State.FAILED, Origin.ROLLBACK, Reason.DRAFTER_COLLAPSED.value, trial=trial)
+
     def _replace(self, record: Record, **changes: Any) -> Record:
         moved = replace(record, **changes)
         self.records[self.records.index(record)] = moved
         return moved
 
 
-def take_roles(situation: Situation, target: Record, *, fresh: bool) -> tuple[Situation, list[Annotate | Event]]:
+def take_roles(situation: Situation, target: Record, asker: Asker, *, fresh: bool) -> tuple[Situation, list[Annotate | Event]]:
     """Make the wanted revision the candidate, unless it is in force or has failed, and supersede what nobody wants any more.
 
     ``fresh``: it is made by this very plan. The first revision of all is in force once it serves: there is nothing to compare it with.
-    A failure is forgotten when the spec asks for something else; a pin is no change of the spec.
+    A failure is forgotten when the spec asks for something else; a pin is no change of the spec. What the tuner asks for again it has
+    reason to try again.
     """
     moves = _Moves(situation.context.now, list(situation.records))
-    why = "Pinned" if situation.pin else "SpecChanged"
     for record in situation.records:
-        given_up = record.state is State.FAILED and not situation.pin and not record.same_intent(target.inputs)
+        given_up = record.state is State.FAILED and asker.reason == SPEC_CHANGED and not record.same_intent(target.inputs)
         if record.hash != target.hash and (record.state is State.CANDIDATE or given_up):
-            moves.move(record, State.SUPERSEDED, Origin.USER, why)
+            moves.move(record, State.SUPERSEDED, asker.origin, asker.reason)
 
     stable, candidate, failed = situation.stable, None, None
     if stable is None and not fresh and (situation.pool(target.hash).serving > 0 or situation.budget.replicas == 0):
         stable = moves.move(target, State.STABLE, Origin.USER, "Serving" if situation.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is in force"))
     elif stable is None or target.hash != stable.hash:
-        if target.state is State.FAILED and stable is not None and not situation.pin:
+        if target.state is State.FAILED and stable is not None and not situation.pin and asker.origin is Origin.USER:
             failed = target
         elif fresh or target.state is State.CANDIDATE:
             candidate = target
         else:
             trial = Trial(disregards=standing(situation.deployment, target.name))
-            candidate = moves.move(target, State.CANDIDATE, Origin.USER, why, next_number(moves.records), trial)
+            candidate = moves.move(target, State.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
     return replace(situation, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+
+
+def cures(candidate: Record) -> bool:
+    """It is to replace a revision whose drafter has collapsed."""
+    asked = [entry for entry in candidate.history if entry["outcome"] == State.CANDIDATE]
+    return bool(asked) and asked[-1]["reason"] == Reason.DRAFTER_COLLAPSED
+
+
+def finish_collapse(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+    """Give up what was left because its drafter had collapsed, where the operator ended before it did."""
+    stable = situation.stable
+    moves = _Moves(situation.context.now, list(situation.records))
+    for record in to_be_failed(situation.records, stable) if stable else ():
+        moves.fail_collapsed(record, "")
+    return replace(situation, records=tuple(moves.records)), moves.steps
 
 
 def keep_answers(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
@@ -196,9 +228,14 @@ def carry_out(situation: Situation, ruling: Ruling) -> tuple[Situation, list[Ann
         case State.STABLE:
             # The highest number is in force: a record that was lost and made again may have come after the candidate's.
             number = None if candidate.number == next_number(moves.records) - 1 else next_number(moves.records)
-            origin = Origin(candidate.origin or Origin.USER)
+            origin, left = Origin(candidate.origin or Origin.USER), situation.stable if cures(candidate) else None
+            if left is not None:
+                # Should the operator end before the last of these writes, this one says what is left to do.
+                left = moves.move(left, State.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
             stable = moves.move(candidate, State.STABLE, origin, ruling.reason.value, number, ruling.trial)
             moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {ruling.message}"))
+            if left is not None:
+                moves.fail_collapsed(left, situation.health.message if situation.health else "")
             ruled = replace(ruled, stable=stable, candidate=None)
         case State.FAILED:
             failed = moves.move(candidate, State.FAILED, Origin.ROLLBACK, ruling.reason.value, trial=ruling.trial)

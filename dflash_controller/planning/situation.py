@@ -12,6 +12,8 @@ from dflash_controller.planning.record import Record
 from dflash_controller.planning.rollout import Budget, Pool
 from dflash_controller.planning.ruling import Ruling
 from dflash_controller.planning.snapshot import Object, Pod, Snapshot
+from dflash_controller.planning.speculation_health import Health
+from dflash_controller.planning.tuner.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class Situation:
     pools: tuple[Pool, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Replicas by revision after this plan."""
+    decision: Decision | None = None
+    """The tuner's; None where it was not asked or knows nothing yet."""
+    health: Health | None = None
+    """Of the drafter in force; None where nothing is known yet."""
 
     @property
     def serving(self) -> int:

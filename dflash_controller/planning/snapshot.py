@@ -48,6 +48,7 @@ class Pod:
     """The scheduler's message while PodScheduled is False."""
     unschedulable_since: datetime | None
     """When the scheduler first found no place; None while it has one or has not looked."""
+    created_at: datetime | None = None
 
     @property
     def serving(self) -> bool:

@@ -13,9 +13,10 @@ from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.planning.analysis.verdict import MetricVerdict
 from dflash_controller.planning.conditions import conditions, unfinished
 from dflash_controller.planning.notices import notices
-from dflash_controller.planning.record import Record, State
+from dflash_controller.planning.record import Origin, Record, State
 from dflash_controller.planning.ruling import Phase
 from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.tuning_status import tuning_status
 from dflash_controller.render.startup import startup_budget_s
 
 REVISIONS_SHOWN = 20
@@ -44,6 +45,7 @@ def status(situation: Situation) -> dict[str, Any]:
         "drafterRevision": _revision(in_force.resolved.drafter) if in_force else None,
         "startupBudgetSeconds": startup_budget_s(in_force.resolved) if in_force else None,
         "figures": _figures(situation, shown),
+        "tuning": tuning_status(situation),
         "rollout": _rollout(situation, shown),
         "revisions": _revisions(situation) or None,
     }
@@ -71,7 +73,7 @@ def _figures(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
 def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The rollout under way, the first start included, else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
-    about = situation.candidate or situation.failed or situation.stable
+    about = situation.candidate or situation.failed or _given_up_by_tuner(situation) or situation.stable
     if situation.obstacle is not None:
         if before.get("phase") in (None, *_ENDS):
             return before or None
@@ -105,6 +107,14 @@ def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
 _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 
 
+def _given_up_by_tuner(situation: Situation) -> Record | None:
+    """The newest revision, where the tuner tried it in vain, until its replicas are gone: then all is as before, and nobody is needed."""
+    if unfinished(situation) is None:
+        return None
+    newest = max(situation.records, key=lambda record: record.number, default=None)
+    return newest if newest is not None and newest.state is State.FAILED and newest.origin == Origin.TUNER else None
+
+
 def _standing(situation: Situation, about: Record, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
     """Phase, reason, what is waited for, and the same in a sentence.
 
@@ -118,8 +128,8 @@ def _standing(situation: Situation, about: Record, *, under_way: bool) -> tuple[
         return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
     if situation.candidate is not None and ruling is not None:
         return (ruling.phase, ruling.reason, _STEPS.get(ruling.phase), ruling.message)
-    if situation.failed is not None:
-        found, phase = situation.failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
+    if (failed := situation.failed or _given_up_by_tuner(situation)) is not None:
+        found, phase = failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
         return (phase, found.reason, _STEPS.get(phase), found.message)
     back = newest.hash != about.hash and newest.state is State.SUPERSEDED
     if left is None or (not moving and situation.candidate is None):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
+from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.shown import Shown, ShowSettings
@@ -16,6 +17,7 @@ from dflash_controller.planning.intent import stable_record
 from dflash_controller.planning.pools import revision_of
 from dflash_controller.planning.record import Record, State, read
 from dflash_controller.planning.snapshot import Key, Object, Snapshot
+from dflash_controller.planning.tuner.stretch import Stretch
 
 _FIELDS = {
     "acceptance_length": "acceptanceLength",
@@ -54,12 +56,21 @@ class Measurements:
         tried, before, trouble = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
         return {candidate: tried} | ({stable.hash: before} if stable else {}), trouble
 
+    def stretches(self, key: Key, stable: str) -> list[Stretch]:
+        """What the pods of the stable revision (its name) did since this was last asked; nothing where tuning is Off."""
+        return self.collector.stretches(key, stable.removeprefix(f"{key.name}-"))
+
+    def measured(self, key: Key, stable: str) -> int:
+        """Pods of the stable revision (its name) that were measured in the last round."""
+        return self.collector.answered(key, stable.removeprefix(f"{key.name}-"))
+
     def _targets(self) -> Iterator[Target]:
         records: dict[tuple[Key, str], Record] = {}
         for item in self._store.revisions():
             if record := read(item):
                 metadata = item["metadata"]
                 records[Key(metadata["namespace"], metadata["labels"][names.LABEL_DEPLOYMENT]), record.hash] = record
+        tuned = {key for key in {key for key, _ in records} if self._tuned(key)}
         on_trial = {key for (key, _), record in records.items() if record.state is State.CANDIDATE}
         for key, pod in self._store.pods():
             found = records.get((key, pod.revision))
@@ -76,7 +87,13 @@ class Measurements:
                     speculation_on=found.speculation.max_block_size > 1,
                     ready_at_s=pod.ready_since.timestamp() if pod.ready_since else 0.0,
                     on_trial=key in on_trial,
+                    tuned=key in tuned,
                 )
+
+    def _tuned(self, key: Key) -> bool:
+        """Whether the user wants it tuned, be it by advice. Off has to be written; every default measures."""
+        deployment = self._store.get((DFLASH_DEPLOYMENT, key.namespace, key.name))
+        return deployment is not None and (deployment["spec"].get("tuning") or {}).get("mode") != "Off"
 
     def _shown(self, key: Key) -> Shown | None:
         deployment = self._store.snapshot(key).deployment

@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
 from dflash_controller.planning.snapshot import Key
+from dflash_controller.planning.tuner.decision import PREDICTED, Decision
+from dflash_controller.planning.tuning_status import said
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -62,6 +64,12 @@ class Metrics:
         build = Gauge("dflash_build_info", "Always 1; the labels tell the version.", ["version", "python"], registry=self.registry)
         build.labels(__version__, platform.python_version()).set(1)
         self._phases = Counter("dflash_rollout_phases_total", "Phases that rollouts reached.", ["phase"], registry=self.registry)
+        self._decisions = Counter(
+            "dflash_tuner_decisions_total",
+            "Decisions of the tuner that differ from the one before, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._deployments = _Deployments()
         self.registry.register(self._deployments)
 
@@ -106,9 +114,17 @@ class Metrics:
             self._phases.labels(shown.phase).inc()
         self._deployments.shown[key] = shown
 
+    def tuned(self, key: Key, decision: Decision) -> None:
+        """What the tuner decided at this look; a decision that differs from the last is counted."""
+        before = self._deployments.decisions.get(key)
+        if before is None or said(before) != said(decision):
+            self._decisions.labels(decision.reason.value).inc()
+        self._deployments.decisions[key] = decision
+
     def forget(self, key: Key) -> None:
         """The deployment is gone, and its series with it."""
         self._deployments.shown.pop(key, None)
+        self._deployments.decisions.pop(key, None)
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -120,6 +136,7 @@ class _Deployments(Collector):
 
     def __init__(self) -> None:
         self.shown: dict[Key, Shown] = {}
+        self.decisions: dict[Key, Decision] = {}
 
     def collect(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_deployments", "DFlashDeployments by phase.", labels=["phase"])
@@ -135,6 +152,7 @@ class _Deployments(Collector):
             revisions.add_metric([key.namespace, key.name, revision, role], 1)
         yield revisions
         yield from self._rollouts()
+        yield from self._tuner()
 
     def _roles(self) -> Iterable[tuple[Key, str, str]]:
         for key, shown in sorted(self.shown.items()):
@@ -157,3 +175,27 @@ class _Deployments(Collector):
                     if item.get(side) is not None:
                         figures.add_metric([key.namespace, key.name, item["metric"], side], item[side])
         yield from (phases, verdicts, figures)
+
+    def _tuner(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("dflash_tuner_state", "Always 1; what the tuner does, and why.", labels=[*_OF, "state", "reason"])
+        recommended = GaugeMetricFamily(
+            "dflash_tuner_recommended_block_size", "Block size the tuner would choose; 1 is speculation off.", labels=_OF
+        )
+        speeds = GaugeMetricFamily(
+            "dflash_tuner_predicted_tokens_per_second", "Of one replica at the load seen, by block size.", labels=[*_OF, "block_size"]
+        )
+        numbers = GaugeMetricFamily("dflash_tuner_input", "A number the last decision rests on.", labels=[*_OF, "name"])
+        for key, decision in sorted(self.decisions.items()):
+            of = [key.namespace, key.name]
+            states.add_metric([*of, decision.state, decision.reason.value], 1)
+            if decision.recommendation is not None:
+                recommended.add_metric(of, decision.recommendation.max_block_size)
+            for name, value in decision.numbers.items():
+                arm = name.removeprefix(PREDICTED)
+                if isinstance(value, str):
+                    continue
+                if arm != name:
+                    speeds.add_metric([*of, arm], value)
+                else:
+                    numbers.add_metric([*of, name], value)
+        yield from (states, recommended, speeds, numbers)

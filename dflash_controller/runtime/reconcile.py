@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from dflash_controller.api import names
 from dflash_controller.catalog import Catalog
 from dflash_controller.cluster.errors import Forbidden, Invalid
 from dflash_controller.cluster.executor import Executor
@@ -14,11 +15,12 @@ from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.planning.context import Context, Obstacle
 from dflash_controller.planning.decide import decide
 from dflash_controller.planning.obstacles import refused
-from dflash_controller.planning.plan import Plan
+from dflash_controller.planning.plan import Annotate, Plan
 from dflash_controller.planning.snapshot import Key, Snapshot
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, Shown
 from dflash_controller.runtime.prober import Prober
+from dflash_controller.runtime.tuners import Tuners
 
 
 def utc_now() -> datetime:
@@ -37,9 +39,11 @@ class Reconciler:
         measurements: Measurements,
         metrics: Metrics,
         prober: Prober,
+        tuners: Tuners,
         *,
         defaults: OperatorDefaults,
         catalog: Catalog,
+        tuning_look_s: float,
         warm_up_s: float,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -49,8 +53,10 @@ class Reconciler:
         self._measurements = measurements
         self._metrics = metrics
         self._prober = prober
+        self._tuners = tuners
         self._defaults = defaults
         self._catalog = catalog
+        self._tuning_look_s = tuning_look_s
         self._warm_up_s = warm_up_s
         self._now = now
 
@@ -77,6 +83,11 @@ class Reconciler:
             await self._executor.execute(self._plan(snapshot, refusal), snapshot)
             raise
         self._prober.want(key, plan.probe)
+        if plan.decision is not None:
+            self._tuners.decided(key, plan.decision)
+            self._metrics.tuned(key, plan.decision)
+        if any(isinstance(step, Annotate) and names.ANNOTATION_LEARNED in step.annotations for step in plan.steps):
+            self._tuners.stored(key)
         self._show(key)
         if result.writes > result.status_written:
             return 0.0
@@ -101,6 +112,8 @@ class Reconciler:
                 metrics_trouble=trouble,
                 probes=self._prober.answers(key),
                 probe_error=self._prober.error(key),
+                tuning=self._tuners.knowledge(snapshot),
+                tuning_look_s=self._tuning_look_s,
                 warm_up_s=self._warm_up_s,
                 refusal=refusal,
             ),
@@ -110,6 +123,7 @@ class Reconciler:
         deployment = self._store.snapshot(key).deployment
         if deployment is None:
             self._metrics.forget(key)
+            self._tuners.forget(key)
             return
         status = deployment.get("status") or {}
         revisions = {

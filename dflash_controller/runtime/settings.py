@@ -61,6 +61,10 @@ class Settings(BaseModel):
     """Window over which the figures in the status are taken."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 60.0
     """How long a candidate's first replica is left alone before its figures count: kernels are compiled and graphs captured."""
+    tuning_seconds: Seconds = 60.0
+    """Time between two looks of the tuner at one deployment."""
+    learned_record_seconds: Seconds = 3600.0
+    """At least this long between two writes of what the tuner has learned to the revision in force."""
 
     sglang_version: str | None = None
     """SGLang release of a DFlashDeployment that names none; absent: the newest contract-tested one."""

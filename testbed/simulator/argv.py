@@ -75,9 +75,12 @@ class ParsedArgv:
 
     @property
     def schedule(self) -> tuple[tuple[int, int, int], ...] | None:
-        """vLLM's table of (first, last, drafts) by number of requests in a step, or None."""
+        """vLLM's table of (first, last, drafts) by number of requests in a step, ascending, or None. Under data parallelism vLLM only warns
+        and does not follow it."""
         table = (self.speculative_config or {}).get("num_speculative_tokens_per_batch_size")
-        return tuple((int(low), int(high), int(drafts)) for low, high, drafts in table) if table else None
+        if not table or int(self.values["data_parallel_size"]) > 1:
+            return None
+        return tuple(sorted((int(low), int(high), int(drafts)) for low, high, drafts in table))
 
     @property
     def drafter(self) -> str | None:

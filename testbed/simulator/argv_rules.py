@@ -5,7 +5,7 @@ Each rule was seen in the engines' own resolution code and is compared with it b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,12 @@ def check(engine: str, release: str, values: Values, facts: Mapping[str, Any], h
     """Raise ArgvError, exit status 1, where the engine raises after parsing."""
     rules: Callable[[str, Values, Mapping[str, Any], Host], str | None] = _sglang if engine == "sglang" else _vllm
     if message := rules(release, values, facts, host):
-        raise ArgvError(1, f"Traceback (most recent call last):\n  ...\nValueError: {message}\n")
+        raise raised(message)
+
+
+def raised(message: str) -> ArgvError:
+    """How an engine ends with a ValueError."""
+    return ArgvError(1, f"Traceback (most recent call last):\n  ...\nValueError: {message}\n")
 
 
 def _sglang(release: str, values: Values, facts: Mapping[str, Any], host: Host) -> str | None:
@@ -130,6 +135,22 @@ def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, A
     table = config.get("num_speculative_tokens_per_batch_size") or []
     if any(not isinstance(row, list) or len(row) != 3 for row in table):
         return "num_speculative_tokens_per_batch_size takes [start, end, tokens]"
+    return None
+
+
+def schedule_refusal(table: Sequence[tuple[int, int, int]]) -> str | None:
+    """Why vLLM's scheduler ends the engine over a table of (first, last, drafts), ascending. The parser accepts it; this comes later."""
+    end = 0
+    for first, last, drafts in table:
+        if first <= 0 or first > last:
+            return f"Batch-size range ({first}, {last}) must be positive, its start no more than its end."
+        if drafts < 0:
+            return "speculative_token_schedule K values must be >= 0."
+        if first <= end:
+            return "Batch-size ranges must be non-overlapping and sorted."
+        end = last
+    if table and table[0][0] != 1:
+        return "The first batch-size range must start at 1 so every runtime batch size has a defined schedule."
     return None
 
 

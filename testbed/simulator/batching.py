@@ -181,7 +181,7 @@ class Batch:
             self._current = None
             return
         decoding = list(self.running) if self._mixed_prefill or not admitted else []
-        block = self.settings.block_for(len(decoding))
+        block = self.settings.block_for(len(decoding) + len(admitted))  # vLLM asks by all requests of the step, prefills included
         duration = sum(request.prompt_tokens for request in admitted) * PREFILL_S_PER_TOKEN
         if decoding:
             duration += self._decode_s(decoding, block)

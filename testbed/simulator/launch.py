@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from testbed.simulator.argv import Host, parse
+from testbed.simulator.argv_rules import raised, schedule_refusal
 from testbed.simulator.settings import EngineSettings
 
 ANNOTATION_ENGINE = "sim/engine"
@@ -109,6 +110,8 @@ def settings_of(process: Process) -> EngineSettings:
 @lru_cache(maxsize=1024)
 def _settings(engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]]) -> EngineSettings:
     argv = parse(engine, release, command, Host(environ=dict(switches)))
+    if message := schedule_refusal(argv.schedule or ()):
+        raise raised(message)
     return EngineSettings(
         engine=engine,
         release=release,

@@ -24,7 +24,7 @@ class EngineSettings:
     port: int
     block_size: int = 1
     schedule: tuple[tuple[int, int, int], ...] = ()
-    """``(low, high, K)`` by requests in a step, inclusive; empty where the block is fixed (vLLM >= 0.26)."""
+    """``(low, high, K)`` by requests in a step, inclusive, ascending from 1; empty where the block is fixed (vLLM >= 0.26)."""
     drafter: str | None = None
     drafter_revision: str | None = None
     tensor_parallel: int = 1
@@ -37,10 +37,8 @@ class EngineSettings:
     argv: tuple[str, ...] = ()
 
     def block_for(self, concurrency: int) -> int:
-        """Block size of a step with ``concurrency`` requests; past the last range of a schedule, that range's."""
+        """Block size of a step with ``concurrency`` requests. In a gap of a schedule and past its end the range before goes on."""
         if not self.schedule:
             return self.block_size
-        for low, high, drafts in self.schedule:
-            if low <= concurrency <= high:
-                return drafts + 1
-        return self.schedule[-1][2] + 1
+        begun = [drafts for low, _, drafts in self.schedule if low <= concurrency]
+        return min(self.block_size, begun[-1] + 1)

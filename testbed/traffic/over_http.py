@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import random
@@ -43,6 +44,8 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._began_s = time.monotonic()
         self._stopped = False
+        self._clients = 0
+        self._resized = asyncio.Event()
         self.log = Log()
 
     async def __aenter__(self) -> Client:
@@ -61,16 +64,36 @@ class Client:
     def stop(self) -> None:
         """Send nothing more; the loops end with their last answers."""
         self._stopped = True
+        self._resized.set()
+
+    def resize(self, concurrency: int) -> None:
+        """From now on the closed loop has so many clients, 0 included. New ones send at once; those too many end with their answers."""
+        if concurrency != self._clients:
+            self._clients = concurrency
+            self._resized.set()
 
     async def closed_loop(self, concurrency: int, seconds: float = math.inf) -> None:
-        """``concurrency`` clients, each sending its next request when it has its answer, for some seconds or until stop()."""
+        """``concurrency`` clients, each sending its next request when it has its answer, for some seconds or until stop().
+
+        resize() changes their number on the way. One loop at a time.
+        """
+        self.resize(concurrency)
         end_s = self.now() + seconds
+        at_work: set[int] = set()
 
-        async def worker() -> None:
-            while self.now() < end_s and not self._stopped:
+        async def worker(number: int) -> None:
+            while number < self._clients and self.now() < end_s and not self._stopped:
                 await self._send(self._shots.next())
+            at_work.discard(number)
 
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
+        async with asyncio.TaskGroup() as group:
+            while self.now() < end_s and not self._stopped:
+                self._resized.clear()
+                for number in set(range(self._clients)) - at_work:
+                    at_work.add(number)
+                    group.create_task(worker(number))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._resized.wait(), None if end_s == math.inf else end_s - self.now())
 
     async def open_loop(self, rate: float, seconds: float = math.inf, seed: int = 0) -> None:
         """``rate`` requests per second on average, at random moments, whatever the engines do, for some seconds or until stop()."""

@@ -19,9 +19,24 @@ _LOOK_S = 0.2
 
 
 class ServiceTraffic:
-    """Requests at a steady rate, from a thread of its own, for as long as its ``with`` block lasts."""
+    """Requests from a thread of its own, for as long as its ``with`` block lasts."""
 
-    def __init__(self, cluster: Cluster, namespace: str, deployment: str, *, model: str, rate: float, mix: Mix, seed: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        deployment: str,
+        *,
+        model: str,
+        mix: Mix,
+        rate: float | None = None,
+        concurrency: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Either ``rate`` requests per second on average, whatever the engines do, or ``concurrency`` clients in a closed loop over all
+        replicas together. Raises ValueError unless it is one of the two."""
+        if (rate is None) == (concurrency is None):
+            raise ValueError("traffic has either a rate or a concurrency")
         self._cluster = cluster
         selector = f"serving.dflash.io%2Fdeployment%3D{deployment}%2Cserving.dflash.io%2Frole%3Dengine"
         self._pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}"
@@ -33,6 +48,7 @@ class ServiceTraffic:
         self._target = Target(self._urls, model)
         self._shots = Shots(mix, seed)
         self._rate = rate
+        self._concurrency = concurrency
         self._seed = seed
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"traffic of {deployment}", daemon=True)
@@ -48,6 +64,12 @@ class ServiceTraffic:
         self._thread.join()
         if error is None and not self.log.completions:
             raise RuntimeError("no request was ever answered")
+
+    def resize(self, concurrency: int) -> None:
+        """Change the number of clients of a closed loop, at the next look at the pods. Raises ValueError for traffic at a rate."""
+        if self._concurrency is None:
+            raise ValueError("traffic at a steady rate has no clients to count")
+        self._concurrency = concurrency
 
     @property
     def failed(self) -> int:
@@ -76,8 +98,13 @@ class ServiceTraffic:
     async def _run(self) -> None:
         async with Client(self._target, self._shots) as client:
             client.log = self.log
-            sending = asyncio.create_task(client.open_loop(self._rate, seed=self._seed))
+            if self._rate is not None:
+                sending = asyncio.create_task(client.open_loop(self._rate, seed=self._seed))
+            else:
+                sending = asyncio.create_task(client.closed_loop(self._concurrency or 0))
             while not self._ended.is_set():
+                if self._concurrency is not None:
+                    client.resize(self._concurrency)
                 await asyncio.to_thread(self._look)
                 await asyncio.sleep(_LOOK_S)
             client.stop()

@@ -20,10 +20,13 @@ from dflash_controller.observe.figures import Figures
 from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.prometheus_readings import TrialSettings
 from dflash_controller.observe.prometheus_source import PrometheusSource
+from dflash_controller.observe.prometheus_stretches import SpanSettings
 from dflash_controller.observe.readings import reading
 from dflash_controller.observe.result import Value
 from dflash_controller.observe.scrape import Scraper, ScrapeSettings
+from dflash_controller.observe.series import Cell, Span
 from dflash_controller.observe.source import Source, Target
+from dflash_controller.observe.stretches import Follower
 from dflash_controller.observe.traces import Traces
 from testbed import binaries
 
@@ -186,6 +189,56 @@ async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_p
         share = [one / last.latency.counts[-1] for one in last.latency.counts]
         assert share == pytest.approx([one / whole.latency.counts[-1] for one in whole.latency.counts])
         assert last.failed == 0
+
+
+async def spans_of(source: Source, targets: list[Target], count: int) -> dict[str, list[Span]]:
+    """Spans by engine, once there are so many of each."""
+    until = time.monotonic() + 60
+    found: dict[str, list[Span]] = {target.uid: [] for target in targets}
+    while min(len(spans) for spans in found.values()) < count:
+        assert time.monotonic() < until, f"too few spans: {found}"
+        for uid, spans in (await source.collect(targets)).spans.items():
+            found[uid].extend(spans)
+        await asyncio.sleep(0.5)
+    return found
+
+
+async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes(engine_ports: dict[str, int], prometheus_url: str) -> None:
+    """The page's counters rise by their own value every 100 s, so that is what each stretch shows a part of."""
+    targets = [
+        Target("ns", f"pod-{engine}", engine, "127.0.0.1", port, "demo", f"r-{engine}", engine, True, tuned=True)
+        for engine, port in engine_ports.items()
+    ]
+    settings = PrometheusSettings(prometheus_url, matcher={"cluster": "here"})
+    await asyncio.sleep(20)
+    queried = PrometheusSource(settings, WINDOW_S, spans=SpanSettings(round_s=2.0, past_step_s=4.0))
+    scraped = Scraper(ScrapeSettings(window_s=48.0))
+    try:
+        asked, direct = await asyncio.gather(spans_of(queried, targets, 4), spans_of(scraped, targets, 3))
+    finally:
+        await queried.close()
+        await scraped.close()
+    for target in targets:
+        dialect = DIALECTS[target.engine]
+        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), dialect)
+        assert page is not None
+        ends = [span.end_s for span in asked[target.uid]]
+        assert ends == sorted(ends)
+        assert ends[0] < time.time() - 12, "the past is there"
+        for spans in (asked[target.uid], direct[target.uid]):
+            follower = Follower(target.engine, True)
+            for span in spans:
+                made = follower.take(span.window, span.end_s)
+                assert made is not None
+                assert 3 < made.seconds < 7
+                steps = page.counters[Cell("drafts" if target.engine == "vllm" else "verify_steps")]
+                assert made.steps == pytest.approx(steps * made.seconds / 100, rel=0.2)
+                length = made.committed / made.steps
+                assert 6.3 < length < 6.5
+                passes = page.counters[Cell("steps" if target.engine == "vllm" else "passes")]
+                batch = steps / passes if target.engine == "vllm" else page.counters[Cell("tokens")] / length / passes
+                assert made.concurrency == pytest.approx(batch, rel=0.02)
+                assert 0 < made.step_s < 0.025
 
 
 async def test_a_refused_query_is_told_in_prometheus_words(prometheus_url: str) -> None:

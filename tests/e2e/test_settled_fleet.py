@@ -105,6 +105,7 @@ def start_fleet(cluster: Cluster, namespace: str, size: int, replicas: Sequence[
         "log_format": "text",
         "scrape_seconds": str(SCRAPE_S),
         "metrics_window_seconds": str(WINDOW_S),
+        "tuning_seconds": str(SCRAPE_S),
         "resync_seconds": "60",
     }
     operator = OperatorProcess(cluster, own | settings, name=namespace)
@@ -114,6 +115,7 @@ def start_fleet(cluster: Cluster, namespace: str, size: int, replicas: Sequence[
                 "target": {"model": MODELS[number % len(MODELS)]},
                 "engine": ENGINES[number % len(ENGINES)],
                 "replicas": replicas[number % len(replicas)],
+                "tuning": {"window": f"{WINDOW_S}s"},
             }
         )
         for number in range(size)
@@ -153,6 +155,13 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tupl
     return {name: (before.get(name), after.get(name)) for name in before | after if before.get(name) != after.get(name)}
 
 
+def known(deployment: Deployment) -> bool:
+    """The tuner has something to say, and the drafter is known to be accepted."""
+    status = deployment.status()
+    healthy = any(item["type"] == "SpeculationHealthy" and item["status"] == "True" for item in status["conditions"])
+    return healthy and (status.get("tuning") or {}).get("state") == "Advising"
+
+
 def figures(deployment: Deployment) -> dict[str, float]:
     found: dict[str, float] = deployment.status()["figures"]
     return found
@@ -177,6 +186,7 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
     pods = [pod for fleet in fleets for pod in fleet.urls()]
     with Traffic(pods) as traffic:
         wait_until(lambda: all(deployment.status().get("figures") for deployment in everyone), "figures of every deployment", 90, 2.0)
+        wait_until(lambda: all(known(deployment) for deployment in everyone), "the tuner and the drafter's health to be told", 180, 2.0)
         time.sleep(SETTLING_S - WINDOW_S / 2)
         settled = cluster.audit_mark()
         say(f"\n{len(everyone)} deployments, {len(pods)} pods: {len(writes_since(cluster, begun))} writes until they were settled")

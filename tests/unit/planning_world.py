@@ -18,7 +18,7 @@ from dflash_controller.catalog.catalog import Catalog
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.planning.analysis.evidence import Answer, Evidence, ProbeRun
 from dflash_controller.planning.analysis.verdict import Decision, Judgement, Question
-from dflash_controller.planning.context import NOT_MEASURED, Context
+from dflash_controller.planning.context import NOT_MEASURED, Context, Knowledge
 from dflash_controller.planning.decide import decide
 from dflash_controller.planning.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 from dflash_controller.planning.pools import revision_of
@@ -63,6 +63,7 @@ class World:
         self.probes: tuple[ProbeRun, ...] = ()
         self.probe_error: str | None = None
         self.warm_up_s = 0.0
+        self.tuning = Knowledge()
         self.answering = True
         """The probe is answered at once."""
         self.capacity: int | None = None
@@ -90,6 +91,7 @@ class World:
             probes=self.probes,
             probe_error=self.probe_error,
             warm_up_s=self.warm_up_s,
+            tuning=self.tuning,
         )
         with patch("dflash_controller.planning.candidate.judge", self._judge):
             return decide(self.snapshot(), context)
@@ -287,6 +289,7 @@ class World:
             message="exit code 2: unrecognized arguments" if pod["broken"] else None,
             unschedulable=None if pod["node"] else "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
             unschedulable_since=None if pod["node"] else pod["made"],
+            created_at=pod["made"],
         )
 
 

@@ -12,7 +12,14 @@ LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LAB
 
 
 def raw(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    fixed = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7", "creationTimestamp": "c", "labels": LABELS}
+    fixed = {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "u",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-11-28T10:00:00Z",
+        "labels": LABELS,
+    }
     return {"metadata": fixed | metadata, "spec": {"nodeName": "n1"}, "status": status}
 
 

@@ -13,7 +13,7 @@ from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.figures import Figures
 from dflash_controller.observe.health import MetricsHealth
 from dflash_controller.observe.result import Absent, Error, Value
-from dflash_controller.observe.series import Cell, Window
+from dflash_controller.observe.series import Cell, Span, Window
 from dflash_controller.observe.shown import Shown, ShowSettings
 from dflash_controller.observe.source import Refusal, Round, Target
 from dflash_controller.planning.analysis.evidence import Reading
@@ -328,3 +328,47 @@ async def test_one_pod_of_a_revision_that_answers_is_enough_and_no_metrics_are_n
     fleet.answer = lambda _: Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, "Too many."))
     await fleet.rounds()
     assert fleet.collector.evidence(DEMO, "r1", None)[2] == "Too many."
+
+
+SERVING = Window(30, {Cell("request_steps"): 8000.0, Cell("step_seconds"): 240.0, Cell("steps"): 1000.0, Cell("tokens"): 48_000.0})
+
+
+def spanning(fleet: Fleet, *uids: str) -> Callable[[Sequence[Target]], Round]:
+    return lambda _: Round(answered=frozenset(uids), spans={uid: (Span(fleet.now, SERVING),) for uid in uids})
+
+
+async def test_stretches_of_the_revision_in_force_are_kept_until_asked_for() -> None:
+    fleet = Fleet([pod("a"), pod("b", revision="r2"), pod("c", deployment="other")])
+    fleet.now = 100.0
+    fleet.answer = spanning(fleet, "a", "b", "c")
+    await fleet.rounds(3)
+    assert [one.at_s for one in fleet.collector.stretches(DEMO, "r1")] == [100, 130, 160]
+    assert fleet.collector.stretches(DEMO, "r1") == []
+    assert len(fleet.collector.stretches(OTHER, "r1")) == 3
+    fleet.shows[DEMO] = Shown("r2")
+    await fleet.rounds()
+    assert [(one.at_s, one.concurrency) for one in fleet.collector.stretches(DEMO, "r2")] == [(190, 8)]
+
+
+async def test_stretches_outlive_the_only_pod_and_not_the_deployment() -> None:
+    fleet = Fleet([pod("a"), pod("c", deployment="other")])
+    fleet.now = 100.0
+    fleet.answer = spanning(fleet, "a", "c")
+    await fleet.rounds()
+    fleet.pods = []
+    del fleet.shows[OTHER]
+    fleet.answer = lambda _: Round()
+    await fleet.rounds()
+    assert len(fleet.collector.stretches(DEMO, "r1")) == 1
+    assert fleet.collector.stretches(OTHER, "r1") == []
+
+
+async def test_pods_that_answered_are_counted_by_revision() -> None:
+    fleet = Fleet([pod("a"), pod("b"), pod("c", revision="r2")])
+    assert fleet.collector.answered(DEMO, "r1") == 0
+    fleet.answer = counting(fleet, "a", "c")
+    await fleet.rounds()
+    assert (fleet.collector.answered(DEMO, "r1"), fleet.collector.answered(DEMO, "r2")) == (1, 1)
+    fleet.answer = failing("reset")
+    await fleet.rounds()
+    assert fleet.collector.answered(DEMO, "r1") == 0

@@ -209,6 +209,8 @@ def test_sglang_labels_are_summed_ranks_are_not_and_priorities_are_not_counted_t
         Cell("queue_seconds"): 3.0,
         Cell("ttft_seconds"): 0.5,
         Cell("ttft_requests"): 10.0,
+        Cell("prefilled"): 1000.0,
+        Cell("bare_passes"): 5.0,
     }
     assert page.gauges == {Cell("block"): 8.0}
     got = over(SGLANG, between(Page(), page))

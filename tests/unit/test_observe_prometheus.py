@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dflash_controller.observe.dialect import DIALECTS, SGLANG, VLLM, figures
 from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.prometheus_source import PrometheusSource
 from dflash_controller.observe.result import Absent, Error, Value
-from dflash_controller.observe.series import Series
+from dflash_controller.observe.series import Cell, Series
 from dflash_controller.observe.source import Target
 
 Answer = Callable[[str], web.Response | Awaitable[web.Response]]
@@ -167,6 +168,8 @@ def test_a_counter_is_summed_over_labels_and_counted_once_per_scrape_job() -> No
         'max by (namespace, pod, position) (sum by (namespace, pod, position, job, tp_rank) (increase(m_total{cluster="c"}[300s])))'
     )
     assert promql.movement(Series("block", "g", gauge=True), 300, {}) == "max by (namespace, pod) (g{})"
+    queue = Series("waiting", "w", gauge=True, over="min")
+    assert promql.movement(queue, 60, {}) == "max by (namespace, pod) (min_over_time(w{}[60s]))"
 
 
 def pod(name: str, engine: str = "vllm", namespace: str = "ns") -> Target:
@@ -232,6 +235,54 @@ async def test_nothing_is_asked_without_pods(server: Server) -> None:
     assert (await source.collect([])).windows == {}
     await source.close()
     assert server.queries == []
+
+
+def tuned_server(query: str) -> web.Response:
+    """Pod a as of old; b is 40 s old, which is a window of 60 s only in part; nothing moved but a."""
+    if "min_over_time(timestamp" in query:
+        return vector((at("a"), "329"), (at("b"), "40"))
+    if "requests_waiting" in query:
+        return vector((at("a"), "2"), (at("b"), "0"))
+    return vllm_server(query)
+
+
+async def test_spans_are_asked_for_every_second_round_whatever_the_fleet(server: Server) -> None:
+    server.answer = tuned_server
+    clock = [1000.0]
+    source = PrometheusSource(settings(server), wall=lambda: clock[0])
+    targets = [replace(pod("a"), tuned=True), replace(pod("b"), tuned=True), pod("x")]
+    targets += [replace(pod(f"p{i}"), tuned=True, deployment=f"d{i}") for i in range(300)]
+    ends = []
+    for _ in range(5):
+        server.queries.clear()
+        got = await source.collect(targets)
+        ends.append([span.end_s for span in got.spans.get("uid-ns-a", ())])
+        assert set(got.spans) <= {"uid-ns-a"}, "b is too young, x is not tuned, the others are unknown"
+        fleet = [query for query in server.queries if "__name__" not in query]
+        assert len(fleet) == len(VLLM.series) + 2 + (len(VLLM.stretches) + 2 if ends[-1] else 0)
+        clock[0] += 30
+    await source.close()
+    assert ends == [[1000], [], [1060], [], [1120]]
+    first = got.spans["uid-ns-a"][0].window
+    assert first.seconds == 60
+    assert first.deltas[Cell("drafts")] == 1000
+    assert first.levels[Cell("waiting")] == 2
+
+
+async def test_nothing_more_is_asked_where_nothing_is_tuned(server: Server) -> None:
+    source = PrometheusSource(settings(server))
+    assert (await source.collect([pod("a")])).spans == {}
+    await source.close()
+    assert len(server.queries) == len(VLLM.series) + 2
+
+
+async def test_a_failing_query_of_the_tuner_fails_nothing_else(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.answer = lambda query: web.Response(status=400, text="{}") if "preemptions" in query else tuned_server(query)
+    source = PrometheusSource(settings(server))
+    got = await source.collect([replace(pod("a"), tuned=True)])
+    await source.close()
+    assert (set(got.windows), got.troubles, got.spans) == ({"uid-ns-a"}, {}, {})
+    assert "nothing new of the vllm engines: HTTP status 400" in caplog.text
 
 
 CERTIFICATE, KEY = (str(Path(__file__).parent.parent / "data" / "tls" / name) for name in ("test-only.crt", "test-only.key"))

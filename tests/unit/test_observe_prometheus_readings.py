@@ -1,4 +1,4 @@
-"""Readings of trials from Prometheus: what is asked, and what is made of its answers."""
+"""Readings of trials, and the past of tuned deployments, from Prometheus: what is asked, and what is made of its answers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Scraped:
 
     def __init__(self, page: str, times: Sequence[float], growth: float = 0.001, **target: str) -> None:
         self.times = times
+        self.since, self.until = 0.0, float("inf")
+        """When its process was there, whatever Prometheus still finds."""
         self._growth = growth
         self._target = {"namespace": "ns", "job": "monitor", "instance": "10.0.0.1:8000", **target}
         self._samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
@@ -41,7 +43,7 @@ class Scraped:
     def at(self, now: float, matchers: Mapping[str, str]) -> list[tuple[dict[str, str], float, float]]:
         """Labels, value and time of the last samples before ``now`` that match."""
         times = [time for time in self.times if now - 300 < time <= now]
-        if not times:
+        if not times or not self.since <= now < self.until:
             return []
         found = []
         for sample in self._samples:
@@ -69,7 +71,9 @@ class Server:
         if self.broken == endpoint and (endpoint == "query_range" or "__name__" in form["query"]):
             return web.json_response({"status": "error", "errorType": "execution", "error": "too many samples"}, status=422)
         if "__name__" not in form["query"]:
-            ours = [{"metric": {"namespace": "ns", "pod": name}, "value": [1, "330"]} for name in ("old", "new", "idle")]
+            # Covered for so long; the newest sample is of a moment ago.
+            told = "330" if "min_over_time" in form["query"] else "7"
+            ours = [{"metric": {"namespace": "ns", "pod": name}, "value": [1, told]} for name in ("old", "new", "idle")]
             return _answer("vector", ours if "time()" in form["query"] else [])
         if endpoint == "query":
             return _answer(
@@ -248,6 +252,66 @@ async def test_a_pod_prometheus_does_not_scrape_has_no_readings(server: Server, 
     got = await source.collect([pod("new")])
     assert got.readings == {}
     assert got.troubles == {}
+
+
+def tuned(name: str, engine: str = "vllm", **changes: object) -> Target:
+    return replace(pod(name, engine), on_trial=False, tuned=True, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", sorted(DIALECTS))
+async def test_the_last_hour_of_a_tuned_deployment_is_told_once(server: Server, source: PrometheusSource, engine: str) -> None:
+    server.scraped = [Scraped(REAL[engine], every(15, NOW - 7200), pod="new", cluster="here", growth=0.0001)]
+    got = await source.collect([tuned("new", engine, ready_at_s=NOW - 1800)])
+    told = got.spans["uid-new"]
+    ends = [span.end_s for span in told]
+    assert (len(told), ends[-1]) == (28, NOW - 60), "what is asked as time goes on begins there"
+    assert [later - earlier for earlier, later in itertools.pairwise(ends)] == [60.0] * 27
+    page = read_page(REAL[engine], DIALECTS[engine])
+    assert page is not None
+    for cell, value in page.counters.items():
+        if cell.quantity in {one.quantity for one in DIALECTS[engine].stretches}:
+            assert told[5].window.deltas[cell] == pytest.approx(value * 0.0001 * 60), cell
+    assert told[5].window.seconds == 60
+    assert len(server.trial_queries()) == 2
+    server.now += 30
+    assert (await source.collect([tuned("new", engine, ready_at_s=NOW - 1800)])).spans == {}
+    assert len(server.trial_queries()) == 2
+
+
+async def test_an_hour_with_a_restart_and_a_gap_has_spans_around_them_only(server: Server, source: PrometheusSource) -> None:
+    first, second = every(15, NOW - 3000, NOW - 2000), [*every(15, NOW - 1980, NOW - 1500), *every(15, NOW - 900)]
+    server.scraped = [
+        Scraped(REAL["vllm"], first, growth=0.0001, pod="new", cluster="here"),
+        Scraped(REAL["vllm"], second, growth=0.0005, pod="new", cluster="here"),
+    ]
+    # Only the younger process is there from its start on.
+    server.scraped[0].until, server.scraped[1].since = NOW - 1980, NOW - 1980
+    spans = (await source.collect([tuned("new")])).spans["uid-new"]
+    begun = [(span.end_s - span.window.seconds, span.end_s) for span in spans]
+    assert len(begun) > 30
+    assert not any(start < NOW - 1980 < end or start < NOW - 1200 < end for start, end in begun)
+    assert all(value >= 0 for span in spans for value in span.window.deltas.values())
+
+
+async def test_few_hours_are_asked_for_in_a_round_and_every_deployment_has_its_turn(server: Server, source: PrometheusSource) -> None:
+    pods = [tuned(f"p{i}", deployment=f"d{i:02}") for i in range(25)]
+    server.scraped = [Scraped("vllm:generation_tokens_total 5\n", every(60, NOW - 600), pod=f"p{i}", cluster="here") for i in range(25)]
+    for asked in (10, 20, 25, 25):
+        await source.collect(pods)
+        assert len(server.trial_queries()) == 2 * asked
+        server.now += 30
+
+
+async def test_an_hour_that_cannot_be_had_is_given_up_and_never_fails_a_round(
+    server: Server, source: PrometheusSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.broken = "query_range"
+    for _ in range(5):
+        got = await source.collect([tuned("new")])
+        assert (set(got.windows), got.troubles, got.spans) == ({"uid-new"}, {}, {})
+        server.now += 30
+    assert len(server.trial_queries()) == 3
+    assert "cannot have its last hour from Prometheus: HTTP status 422" in caplog.text
 
 
 def test_pod_names_are_matched_literally() -> None:

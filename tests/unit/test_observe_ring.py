@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_controller.observe.ring import Ring
-from dflash_controller.observe.series import Cell, Page
+from dflash_controller.observe.series import Cell, Page, Series
 
 TOKENS, DRAFTS = Cell("tokens"), Cell("drafts")
 
@@ -75,3 +75,38 @@ def test_no_history_of_restarts_invents_or_doubles_tokens(lives: list[list[int]]
             if window is not None:
                 assert 0 <= window.deltas[TOKENS] <= total
                 assert 0 < window.seconds < window_s + 30
+
+
+def steps(
+    ring: Ring, pages: list[tuple[float, Page]], at_least_s: float = 25.0, at_most_s: float = 90.0
+) -> list[tuple[float, float] | None]:
+    """Length and tokens of each step."""
+    told: list[tuple[float, float] | None] = []
+    for at, made in pages:
+        ring.add(at, made)
+        step = ring.step(at_least_s, at_most_s)
+        told.append(None if step is None else (step.seconds, step.deltas[TOKENS]))
+    return told
+
+
+def test_steps_follow_each_other_without_overlap() -> None:
+    assert steps(Ring(300), [(0, page(0)), (30, page(5)), (60, page(7))]) == [None, (30, 5), (30, 2)]
+
+
+def test_rounds_that_are_closer_are_taken_together() -> None:
+    assert steps(Ring(300), [(i * 10.0, page(i)) for i in range(7)]) == [None, None, None, (30, 3), None, None, (30, 3)]
+
+
+def test_no_step_covers_a_gap_or_two_lives() -> None:
+    assert steps(Ring(300), [(0, page(0)), (120, page(5)), (150, page(6))]) == [None, None, (30, 1)]
+    assert steps(Ring(300), [(0, page(9)), (30, page(5)), (60, page(6))]) == [None, None, (30, 1)]
+    assert Ring(300).step(25, 90) is None
+
+
+def test_a_level_of_a_step_is_the_one_its_series_asks_for() -> None:
+    ring, wanted = Ring(300), (Series("use", "u", gauge=True, over="max"), Series("queue", "q", gauge=True, over="min"))
+    for at, use, queue, block in ((0.0, 0.9, 0.0, 16.0), (30.0, 0.2, 4.0, 8.0)):
+        ring.add(at, Page({}, {Cell("use"): use, Cell("queue"): queue, Cell("block"): block}))
+        step = ring.step(25, 90, wanted)
+    assert step is not None
+    assert step.levels == {Cell("use"): 0.9, Cell("queue"): 0.0, Cell("block"): 8.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -214,4 +215,22 @@ async def test_a_scrape_is_also_a_reading_with_its_own_time(engine: tuple[Engine
     assert got.readings == {"u0": (Reading(1.7e9 + 1000, generated_tokens=900.0),)}, "a page of another engine is no reading"
     server.handler = error
     assert (await scraper.collect([pod(port)])).readings == {}
+    await scraper.close()
+
+
+async def test_spans_of_tuned_pods_are_told_from_scrape_to_scrape(engine: tuple[Engine, int]) -> None:
+    server, port = engine
+    clock = Clock()
+    scraper = Scraper(clock=clock, wall=lambda: clock.now + 1.7e9)
+    pods = [replace(pod(port), tuned=True), pod(port, "u1")]
+    assert (await scraper.collect(pods)).spans == {}
+    for total in (900, 1500):
+        clock.now += 30
+        server.handler = server.tokens(total)
+        got = await scraper.collect(pods)
+    ((uid, (span,)),) = got.spans.items()
+    assert (uid, span.end_s, span.window.seconds) == ("u0", 1.7e9 + 1060, 30)
+    assert span.window.deltas == {Cell("tokens"): 600.0}
+    clock.now += 10
+    assert (await scraper.collect(pods)).spans == {}, "too soon"
     await scraper.close()

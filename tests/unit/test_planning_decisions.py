@@ -399,7 +399,9 @@ def test_whatever_happens_the_budget_holds_and_the_end_is_the_spec(history: list
         pod["broken"] = False
     world.settle(120)
     assert world.serving() == world.deployment["spec"].get("replicas", 1)
-    assert world.condition("Ready") == "True"
+    # What was scaled away before it had proved itself waits for replicas.
+    interrupted = world.serving() == 0 and "candidateRevision" in world.deployment["status"]
+    assert (world.condition("Ready"), world.reason("Ready") == "ScaledToZero") == (str(not interrupted), world.serving() == 0)
     records = [record for item in world.of_kind("ControllerRevision") if (record := read(item))]
     assert [record.state for record in records].count(State.STABLE) == 1
     assert len(world.of_kind("Deployment")) == 1

@@ -692,3 +692,17 @@ def test_scaling_to_nothing_in_mid_trial_does_not_pass_the_candidate() -> None:
     world.edit(lambda spec: spec.update(replicas=3))
     world.settle()
     assert (phase(world), states(world)) == ("Analyzing", {1: "Stable", 2: "Candidate"})
+
+
+def test_a_revision_that_comes_back_while_everything_is_scaled_down_needs_no_trial() -> None:
+    """Its own replicas, still on their way out, are not a trial that was broken off."""
+    world = settled(replicas=3, tuning={"mode": "Off"})
+    before = world.deployment["status"]["stableRevision"]
+    world.edit(lambda spec: spec.update(replicas=0))
+    world.edit(lambda spec: spec.update(blockSize=8))
+    world.reconcile(stop_after=1)
+    world.reconcile(stop_after=1)
+    world.edit(lambda spec: spec.update(blockSize=16))
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == before
+    assert world.condition("Ready") == "True"

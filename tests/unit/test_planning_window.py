@@ -247,7 +247,8 @@ def test_over_a_year_it_agrees_with_every_start_of_the_year(zone: str, schedule:
         is_open, changes_at = expected(begins, length, now)
         found = opening(window, now)
         assert found.open == is_open, now
-        if changes_at and changes_at < datetime(2027, 1, 15, tzinfo=UTC):
+        looked_at = sum(now < begin <= changes_at for begin in begins) if changes_at else 0
+        if changes_at and changes_at < datetime(2027, 1, 15, tzinfo=UTC) and looked_at < LOOK_AHEAD_STARTS:
             assert found.changes_at == changes_at, now
 
 

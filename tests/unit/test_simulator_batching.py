@@ -167,6 +167,26 @@ def test_a_schedule_picks_the_block_by_load_and_costs_a_little() -> None:
     assert durations[4] == pytest.approx(SCHEDULE_DRAFT_COST * table.step_time_s("gsm8k", 8, 4))
 
 
+def test_a_schedule_goes_by_all_requests_of_a_step_prefills_included() -> None:
+    settings = EngineSettings("vllm", "0.26.0", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)))
+    table, seen = seed_table().match(settings.target), _Blocks()
+    batch = Batch(settings, table, seen)
+    blocks: list[tuple[int, int, int]] = []
+    seen.stepped = lambda done, _: blocks.append((len(done.decoding), len(done.prefilling), done.block))  # type: ignore[method-assign]
+    for _ in range(3):
+        batch.submit(ask(100), 0.0)
+        batch.step()
+    batch.step()
+    assert (1, 1, 16) in blocks
+    assert (2, 1, 8) in blocks, "two that decode and one in its prefill are three"
+
+
+def test_in_a_gap_of_a_schedule_and_past_its_end_the_range_before_goes_on() -> None:
+    settings = EngineSettings("vllm", "0.26.0", "t", "m", 1, block_size=16, schedule=((1, 2, 15), (5, 8, 7), (9, 10, 0), (12, 12, 31)))
+    assert [settings.block_for(c) for c in (1, 2, 3, 4, 5, 8, 9, 11)] == [16, 16, 16, 16, 8, 8, 1, 1]
+    assert [settings.block_for(c) for c in (12, 99)] == [16, 16], "never more than num_speculative_tokens"
+
+
 def test_a_mixed_batch_takes_the_mean_of_its_workloads() -> None:
     settings = EngineSettings("sglang", "0.5.23", "Qwen/Qwen3.5-9B", "m", 1, block_size=16)
     table, seen = seed_table().match(settings.target), _Blocks()

@@ -9,6 +9,7 @@ import pytest
 from testbed.simulator.argv import ArgvError
 from testbed.simulator.launch import Process, UnknownEngine, expand, identify, process_of, settings_of, startup_s
 from testbed.simulator.rules import faults_for, parse_rules
+from testbed.simulator.settings import EngineSettings
 
 SGLANG = [
     *("python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3.5-9B", "--port", "30001", "--enable-metrics"),
@@ -145,3 +146,44 @@ def test_rules_give_faults_by_what_an_engine_runs() -> None:
 def test_wrong_rules_are_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_rules(data)
+
+
+def scheduled(table: object, *flags: str) -> list[str]:
+    config = VLLM[-1].replace("}", f',"num_speculative_tokens_per_batch_size":{table}}}')
+    return [*VLLM[:-1], config, *flags]
+
+
+def vllm_settings(command: list[str], release: str = "0.26.0") -> EngineSettings:
+    process = process_of(pod(command, image=f"vllm/vllm-openai:v{release}"))
+    assert process is not None
+    return settings_of(process)
+
+
+def test_vllm_follows_a_schedule_from_its_command_line() -> None:
+    settings = vllm_settings(scheduled([[17, 64, 7], [1, 16, 15]]))
+    assert settings.schedule == ((1, 16, 15), (17, 64, 7))
+    assert (settings.block_size, settings.block_for(16), settings.block_for(17)) == (16, 16, 8)
+    assert vllm_settings(VLLM).schedule == ()
+
+
+def test_vllm_ignores_a_schedule_under_data_parallelism() -> None:
+    table = [[1, 16, 15], [17, 64, 7]]
+    assert vllm_settings(scheduled(table, "--data-parallel-size=2")).block_for(40) == 16
+    assert vllm_settings(scheduled(table, "--data-parallel-size=1")).block_for(40) == 8
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([[2, 8, 15]], "must start at 1"),
+        ([[1, 8, 15], [8, 64, 7]], "non-overlapping"),
+        ([[1, 8, 15], [64, 9, 7]], "no more than its end"),
+        ([[0, 8, 15]], "must be positive"),
+        ([[1, 8, -1]], ">= 0"),
+    ],
+)
+def test_vllm_ends_over_a_broken_schedule(table: object, message: str) -> None:
+    with pytest.raises(ArgvError) as caught:
+        vllm_settings(scheduled(table))
+    assert caught.value.exit_code == 1
+    assert message in caught.value.stderr

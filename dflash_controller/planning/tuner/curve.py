@@ -62,16 +62,14 @@ class Curve:
         return usual if own is None else (own * math.log(tokens / end) + usual) / 2
 
     def _end_slope(self, end: int) -> float | None:
-        """None for a single node. At most 1: computation grows with tokens, and what rises faster is a jump, which does not go on."""
-        if len(self.tokens) < 2:
-            return None
+        """None where all nodes are close together. At most 1: computation grows with tokens, and what rises faster is a jump, which does
+        not go on."""
         x, y = self.tokens[end], self.logs[end]
         others = list(zip(self.tokens, self.logs, strict=True))
         if end == -1:
             others.reverse()
-        far = (node for node in others[1:] if abs(math.log2(node[0] / x)) >= END_DOUBLINGS)
-        x1, y1 = next(far, others[-1])
-        return min(1.0, (y1 - y) / math.log(x1 / x))
+        far = next((node for node in others[1:] if abs(math.log2(node[0] / x)) >= END_DOUBLINGS), None)
+        return None if far is None else min(1.0, (far[1] - y) / math.log(far[0] / x))
 
 
 def _never_falling(values: list[tuple[float, float]]) -> list[float]:

@@ -1,0 +1,130 @@
+"""The policies that are compared: one block throughout, a threshold with hysteresis, and the project's tuner."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import deque
+from collections.abc import Sequence
+
+from benchmarks.traces_fleet import MOST, Setting
+from dflash_controller.api.defaults import TuningPolicy, speculation_of
+from dflash_controller.planning.tuner.decision import Change, Circumstances
+from dflash_controller.planning.tuner.inputs import Question
+from dflash_controller.planning.tuner.learner import Learner
+from dflash_controller.planning.tuner.policy import judge
+from dflash_controller.planning.tuner.priors import Prior
+from dflash_controller.planning.tuner.steps import Limits
+from dflash_controller.planning.tuner.stretch import Stretch
+
+NOISE = 0.05
+LOAD_NOISE = 0.015
+"""Of concurrency, which comes from counters that move with every step."""
+NOISY = 6.0
+_MIXTURE = re.compile(r"-A\d+(\.\d+)?B")
+"""As models are named that activate a part of their weights."""
+DWELL_MIN = 30
+CHANGES_PER_DAY = 4
+WINDOW_MIN = 5
+DAY = 1440
+SHOWN_PODS = 2
+"""Pods that the tuner is shown at most: fewer than the operator measures, so that noise counts."""
+EPOCH_S = 1_800_000_000.0
+
+
+class Static:
+    """Never changes."""
+
+    def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
+        """Nothing is made of it."""
+
+    def wish(self, minute: int, block: int) -> int:
+        return block
+
+
+class Hysteresis:
+    """The larger block up to 8 requests per replica, the smaller above 12, by the mean of five minutes."""
+
+    def __init__(self, arms: tuple[int, int], setting: Setting) -> None:
+        self._small, self._large = sorted(arms)
+        self._setting = setting
+        self._loads: deque[float] = deque(maxlen=WINDOW_MIN)
+        self._done: list[int] = []
+        self._fresh = -1
+
+    def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
+        self._loads.append(load)
+        self._fresh = minute
+
+    def wish(self, minute: int, block: int) -> int:
+        if not self._loads or minute - self._fresh > 1:
+            return block
+        load = sum(self._loads) / len(self._loads)
+        wanted = self._large if load <= 8 else self._small if load > 12 else block
+        if wanted == block or (self._done and minute < self._done[-1] + DWELL_MIN):
+            return block
+        if sum(minute - done < DAY for done in self._done) >= CHANGES_PER_DAY:
+            return block
+        self._done.append(minute + self._setting.change)
+        return wanted
+
+
+class Tuner:
+    """The real learner and policy, fed with noisy stretches of a minute."""
+
+    def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
+        self._setting = setting
+        self._prior = prior
+        self.mixture = _MIXTURE.search(setting.trace.cells[0].name) is not None
+        self._draw = random.Random(seed)
+        self.learner = Learner(prior.steps)
+        self._changes: list[Change] = []
+        self._fresh = -1
+        self._serving = 0
+        self._policy = TuningPolicy("Auto", blocks, "Restart", 5.0, 60 * WINDOW_MIN, 60 * DWELL_MIN, CHANGES_PER_DAY, True)
+        self.reasons: dict[str, int] = {}
+
+    def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
+        cell = self._setting.trace.cells[minute]
+        now_s = EPOCH_S + 60.0 * (minute + 1)
+        stretches = []
+        for place, own in enumerate(serving[:SHOWN_PODS]):
+            noise = NOISE * (NOISY if self._setting.trace.noisy and place == 0 else 1.0)
+            step_s = cell.step_s(own, load) * self._factor(noise)
+            steps = 60.0 / step_s * load
+            committed = steps * max(1.0, min(own, cell.lengths[own] * self._factor(NOISE)))
+            stretches.append(Stretch(now_s, 60.0, own, max(0.5, load * self._factor(LOAD_NOISE)), step_s, steps, committed, committed))
+        self.learner.take(stretches, now_s)
+        self._fresh, self._serving = minute, len(serving)
+
+    def wish(self, minute: int, block: int) -> int:
+        now_s = EPOCH_S + 60.0 * minute
+        setting = self._setting
+        known = self._fresh >= minute - 3
+        circumstances = Circumstances(
+            now_s=now_s,
+            policy=self._policy,
+            speculation=speculation_of(block),
+            trained_block=max(setting.arms),
+            mixture=self.mixture,
+            replicas=setting.replicas,
+            serving=setting.replicas,
+            measured=min(SHOWN_PODS, setting.replicas),
+            surge=False,
+            restart_s=float(setting.restart_s),
+            metrics="" if known or minute == 0 else "the last sample is older than three minutes",
+            changes=tuple(self._changes),
+            max_concurrency=MOST,
+        )
+        decision = judge(Question(circumstances, self.learner.learned(now_s, self._policy.window_s), self._prior, Limits()))
+        self.learner.note(decision, now_s)
+        self.reasons[decision.reason.value] = self.reasons.get(decision.reason.value, 0) + 1
+        if decision.change_to is None:
+            return block
+        target = decision.change_to.max_block_size
+        self._changes.append(Change(now_s + 60.0 * setting.change, target, True))
+        return target
+
+    def _factor(self, noise: float) -> float:
+        return math.exp(self._draw.gauss(0.0, noise))

@@ -1,0 +1,125 @@
+"""What a fleet of engines does, told by a measured table: speed by block and load, and the loads of a week minute by minute."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from benchmarks.tuner_tables import Series
+
+DAY = 1440
+"""Minutes."""
+LOW, HIGH = 1.0, 32.0
+COLLAPSED = 1.02
+"""Tokens per verify step with a drafter of garbage."""
+
+
+class Cell:
+    """One workload of one model: tokens per second of a replica, log-interpolated in concurrency, clamped at both ends."""
+
+    def __init__(self, series: Series, arms: Iterable[int], collapsed: bool = False) -> None:
+        """``collapsed``: with the drafter broken, as slow a step as before and next to no draft accepted."""
+        self.name = f"{series.model}/{series.workload}"
+        self.lengths = {arm: COLLAPSED if collapsed and arm > 1 else series.lengths[arm] for arm in arms}
+        self._curves: dict[int, tuple[list[float], list[float]]] = {}
+        for arm in arms:
+            loads = sorted(c for block, c in series.speeds if block == arm)
+            scale = self.lengths[arm] / series.lengths[arm]
+            self._curves[arm] = [math.log(c) for c in loads], [math.log(series.speeds[arm, c] * scale) for c in loads]
+        self.speed = lru_cache(maxsize=65536)(self._speed)
+
+    def _speed(self, arm: int, load: float) -> float:
+        xs, ys = self._curves[arm]
+        x = math.log(load) if load > 0 else -math.inf
+        if x <= xs[0]:
+            return math.exp(ys[0])
+        if x >= xs[-1]:
+            return math.exp(ys[-1])
+        right = bisect_right(xs, x)
+        return math.exp(ys[right - 1] + (ys[right] - ys[right - 1]) * (x - xs[right - 1]) / (xs[right] - xs[right - 1]))
+
+    def step_s(self, arm: int, load: float) -> float:
+        return load * self.lengths[arm] / self.speed(arm, load)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Load per replica, and which cell the traffic is, by minute."""
+
+    name: str
+    loads: Sequence[float]
+    cells: Sequence[Cell]
+    gaps: frozenset[int] = frozenset()
+    """Minutes without metrics."""
+    noisy: bool = False
+    """The first replica's step times are read with six times the noise."""
+    apart: bool = False
+    """Not counted in the means."""
+
+
+def _square(period: int) -> Callable[[int], float]:
+    return lambda minute: HIGH if minute % period >= period // 2 else LOW
+
+
+def _day_curve(minute: int) -> float:
+    """Low at midnight, high at noon, even in the logarithm."""
+    share = (1 - math.cos(2 * math.pi * minute / DAY)) / 2
+    return float(f"{LOW * (HIGH / LOW) ** share:.3g}")
+
+
+def _bursts(seed: int, minutes: int) -> list[float]:
+    """A dozen bursts a day, 10 minutes each in the mean, over a load of 2."""
+    draw, loads, minute = random.Random(seed), [2.0] * minutes, 0
+    while minute < minutes:
+        minute += 1 + round(draw.expovariate(1 / 110))
+        length = 1 + round(draw.expovariate(1 / 9))
+        for busy in range(minute, min(minutes, minute + length)):
+            loads[busy] = HIGH
+        minute += length
+    return loads
+
+
+def _between(cells: tuple[Cell, Cell], arms: tuple[int, int]) -> float:
+    """The load at which two workloads differ most in what they want."""
+
+    def apart(load: float) -> float:
+        leads = [math.log(cell.speed(arms[1], load) / cell.speed(arms[0], load)) for cell in cells]
+        return min(abs(lead) for lead in leads) if leads[0] * leads[1] < 0 else -1.0
+
+    return max((2 ** (place / 4) for place in range(21)), key=apart)
+
+
+def traces(cell: Cell, other: Cell, broken: Cell | None, arms: tuple[int, int], seed: int, days: int = 7) -> list[Trace]:
+    """All traces on one cell. ``other``: another workload of the same model; ``broken``: the cell with a broken drafter, if it is known
+    how fast the target is without one."""
+    minutes = days * DAY
+    half, third = minutes // 2, minutes * 3 // 7
+    cells = [cell] * minutes
+
+    def of(name: str, load: Callable[[int], float], gaps: frozenset[int] = frozenset(), noisy: bool = False) -> Trace:
+        return Trace(name, [load(minute) for minute in range(minutes)], cells, gaps, noisy)
+
+    shift = _between((cell, other), arms)
+    gaps = frozenset((*range(third - 480, third), *range(half + 300, half + 480)))
+    found = [
+        of("steady_1", lambda _: LOW),
+        of("steady_32", lambda _: HIGH),
+        of("step_up", lambda minute: LOW if minute < half else HIGH),
+        of("step_down", lambda minute: HIGH if minute < half else LOW),
+        of("square_20m", _square(20)),
+        of("square_2h", _square(120)),
+        of("square_24h", _square(DAY)),
+        of("day_curve", _day_curve),
+        Trace("bursts", _bursts(seed, minutes), cells),
+        Trace("mix_shift", [shift] * minutes, [cell if minute < half else other for minute in range(minutes)]),
+        of("metrics_gap", _day_curve, gaps),
+        of("noisy_replica", _square(DAY), noisy=True),
+    ]
+    if broken is not None:
+        collapsing = [cell if minute < third else broken for minute in range(minutes)]
+        found.append(Trace("collapse", [8.0] * minutes, collapsing, apart=True))
+    return found

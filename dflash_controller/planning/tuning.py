@@ -1,0 +1,189 @@
+"""The tuner's part in a plan: what it is asked, and the revision it wants in place of the one in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from dflash_controller.api import defaults
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
+from dflash_controller.api.speculation import Schedule, Speculation
+from dflash_controller.api.types import Spec
+from dflash_controller.engines import ENGINES
+from dflash_controller.planning.intent import Draft
+from dflash_controller.planning.record import Origin, Record, State
+from dflash_controller.planning.situation import Situation
+from dflash_controller.planning.speculation_health import Health, Remedy, judge, may_draft, remedy
+from dflash_controller.planning.tuner.decision import Change, Circumstances, Decision
+from dflash_controller.planning.tuner.policy import decide
+from dflash_controller.planning.window import opening
+from dflash_controller.render.startup import COMPILE_S, startup_budget_s
+
+_TRIED = frozenset({State.STABLE, State.FAILED})
+
+
+def tuned(
+    situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft
+) -> tuple[Situation, Record | Draft, Reason | None]:
+    """Ask the tuner. Returns the situation with its decision, the revision that shall run, and why the tuner wants another than the spec.
+
+    A change that the tuner began stands until it is promoted, given up, or replaced by one the user makes; leaving mode Auto ends it.
+    """
+    stable = situation.stable
+    if stable is None:
+        return situation, wanted, None
+    situation = replace(situation, health=judged(situation, spec, stable))
+    tuning = defaults.effective_tuning(spec, stable.resolved.trained_block_size)
+    own = _own_candidate(situation, stable)
+    undisturbed = isinstance(wanted, Record) and wanted.hash == stable.hash and situation.pin is None
+    if undisturbed and own is not None and tuning.mode == "Auto":
+        message = f"{own.name} is being tried"
+        return replace(situation, decision=_decision(situation, spec, policy, tuning, stable, message)), own, Reason.TUNED
+    against = "" if undisturbed else "a change of the spec, or a pin, goes before"
+    decision = _decision(situation, spec, policy, tuning, stable, against)
+    situation = replace(situation, decision=decision)
+    cure = _cure(situation, spec, policy, stable, tuning) if undisturbed else None
+    if cure is not None:
+        return situation, cure.record or _draft(situation, stable, cure.speculation), Reason.DRAFTER_COLLAPSED
+    if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
+        return situation, wanted, None
+    return situation, _draft(situation, stable, decision.change_to), Reason.TUNED
+
+
+def _draft(situation: Situation, stable: Record, speculation: Speculation) -> Record | Draft:
+    """The stored revision that differs from stable in speculation alone, or a draft of it."""
+    for record in situation.records:
+        if record.speculation == speculation and record.same_intent(stable.inputs):
+            return record
+    return Draft(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
+
+
+def _own_candidate(situation: Situation, stable: Record) -> Record | None:
+    """What the tuner has begun: a candidate that differs from stable in speculation, or an earlier revision it goes back to."""
+    for record in situation.records:
+        if record.state is State.CANDIDATE and record.origin == Origin.TUNER:
+            return record
+    return None
+
+
+def judged(situation: Situation, spec: Spec, stable: Record) -> Health:
+    """Whether the drafter in force is accepted."""
+    context, status = situation.context, situation.deployment.get("status") or {}
+    return judge(context.tuning.recent, context.now.timestamp(), stable, situation.records, status, spec.block_size)
+
+
+def _cure(situation: Situation, spec: Spec, policy: RolloutPolicy, stable: Record, tuning: TuningPolicy) -> Remedy | None:
+    """What shall run in place of a drafter that has collapsed; None: it has not, or nothing may be done."""
+    health, budget = situation.health, situation.budget
+    if health is None or not health.confirmed or _frozen(replace(situation, health=None), spec, policy):
+        return None
+    if budget.replicas == 1 and not budget.max_surge and not tuning.allow_downtime:
+        return None
+    return remedy(situation.records, stable, tuning.mode, may_go_back=policy.automatic_rollback)
+
+
+def _decision(
+    situation: Situation, spec: Spec, policy: RolloutPolicy, tuning: TuningPolicy, stable: Record, against: str
+) -> Decision | None:
+    """None before anything was learned: the status then says what it said."""
+    knowledge = situation.context.tuning
+    if knowledge.learned is None:
+        return None
+    resolved, budget = stable.resolved, situation.budget
+    circumstances = Circumstances(
+        now_s=situation.context.now.timestamp(),
+        policy=tuning if may_draft(stable, situation.records) else replace(tuning, block_sizes=(1,)),
+        speculation=stable.speculation,
+        trained_block=resolved.trained_block_size,
+        mixture=resolved.mixture_of_experts or resolved.hybrid,
+        replicas=budget.replicas,
+        serving=situation.serving,
+        measured=knowledge.measured,
+        surge=budget.max_surge > 0,
+        restart_s=restart_s(situation, stable),
+        frozen=against or _frozen(situation, spec, policy),
+        degraded=_degraded(situation),
+        metrics=_metrics(situation),
+        changes=tuple(changes(situation.records)),
+        schedule=_can_schedule(stable, tuning),
+        max_concurrency=resolved.max_concurrency,
+    )
+    return decide(circumstances, knowledge.learned)
+
+
+def _metrics(situation: Situation) -> str:
+    """Why there are no fresh metrics. Pods that became Ready after the last round were not measured yet, which the next one does."""
+    health = situation.context.metrics
+    if health.available is not False or (health.reason is Reason.NO_PODS and situation.serving):
+        return ""
+    return health.message
+
+
+def restart_s(situation: Situation, stable: Record) -> float:
+    """From a pod's creation to Ready: the slowest of those that serve now, or half the start-up budget where none tells."""
+    took = [
+        (pod.ready_since - pod.created_at).total_seconds()
+        for pod in situation.pods(stable.hash)
+        if pod.ready_since is not None and pod.created_at is not None and not pod.restarts
+    ]
+    return max(took, default=max(COMPILE_S, startup_budget_s(stable.resolved)) / 2)
+
+
+def changes(records: Iterable[Record]) -> list[Change]:
+    """What the tuner did so far, oldest first, from the histories of the revisions."""
+    found = []
+    for record in records:
+        asked = ""
+        for entry in record.history:
+            if entry["outcome"] == State.CANDIDATE:
+                asked = entry["origin"]
+            elif asked == Origin.TUNER and entry["outcome"] in _TRIED:
+                kept = entry["outcome"] == State.STABLE
+                found.append(Change(datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size, kept))
+                asked = ""
+    return sorted(found, key=lambda change: change.at_s)
+
+
+def _frozen(situation: Situation, spec: Spec, policy: RolloutPolicy) -> str:
+    if defaults.suspended(spec):
+        return "spec.suspend is true"
+    if policy.paused:
+        return "spec.rollout.paused is true"
+    if policy.window is not None and not opening(policy.window, situation.context.now).open:
+        return "spec.rollout.window is closed"
+    if situation.health is not None and situation.health.reason is Reason.DRAFTER_COLLAPSED:
+        return "the drafter has collapsed"
+    return _unrest(situation)
+
+
+def _unrest(situation: Situation) -> str:
+    """A rollout that is not over."""
+    stable = situation.stable
+    if any(record.state is State.CANDIDATE for record in situation.records):
+        return "a rollout is under way"
+    if any(pool.existing or pool.terminating for pool in situation.pools if stable is None or pool.revision != stable.hash):
+        return "a rollout is not over yet"
+    rollout = (situation.deployment.get("status") or {}).get("rollout") or {}
+    return "a rollout is not over yet" if rollout and rollout.get("finishedAt") is None else ""
+
+
+def _degraded(situation: Situation) -> str:
+    replicas, serving = situation.budget.replicas, situation.serving
+    if replicas == 0:
+        return "spec.replicas is 0"
+    if serving < replicas:
+        return f"{serving} of {replicas} replicas serve"
+    if any(pod.terminating for pod in situation.snapshot.pods):
+        return "a replica is on its way out"
+    return ""
+
+
+def _can_schedule(stable: Record, tuning: TuningPolicy) -> bool:
+    """The engine can follow a table of blocks by itself, as its own rules say."""
+    if tuning.actuator == "Restart":
+        return False
+    largest = stable.resolved.trained_block_size
+    table = Schedule(((1, stable.resolved.max_concurrency, largest - 1),))
+    return not ENGINES[stable.resolved.engine].problems(stable.resolved.launch_request(table))

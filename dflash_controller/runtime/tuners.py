@@ -1,0 +1,175 @@
+"""What the tuner knows of every deployment: fed by the collector, kept in memory and, now and then, with the revision in force."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from dflash_controller.api import names
+from dflash_controller.api.defaults import TUNING_WINDOW_S
+from dflash_controller.api.quantity import parse_duration
+from dflash_controller.api.speculation import Off, Speculation, parse_speculation
+from dflash_controller.planning.context import Knowledge
+from dflash_controller.planning.pools import revision_of
+from dflash_controller.planning.snapshot import Key, Object, Snapshot
+from dflash_controller.planning.speculation_health import LOOK_BACK_S
+from dflash_controller.planning.tuner.decision import Decision
+from dflash_controller.planning.tuner.learner import Learner
+from dflash_controller.planning.tuner.schedule import true_step_s
+from dflash_controller.planning.tuner.stretch import Stretch
+from dflash_controller.planning.tuning_status import said
+
+_log = logging.getLogger(__name__)
+
+_CURVE = ("engine", "version", "target", "tensor_parallel", "nodes", "gpu_product", "max_concurrency", "extra_args")
+"""Of the resolved values: what step times depend on. A change of any of them makes another curve."""
+
+
+class Measured(Protocol):
+    """What is asked of the measurements."""
+
+    def stretches(self, key: Key, stable: str) -> Iterable[Stretch]: ...
+
+    def measured(self, key: Key, stable: str) -> int: ...
+
+
+@dataclass(slots=True)
+class _Case:
+    """One deployment."""
+
+    stable: str
+    curve: str
+    learner: Learner
+    stored_at_s: float
+    """When what was learned was last kept with a revision, or when it was first looked at."""
+    move: bool = False
+    """The revision in force has another name than the one the record is kept with."""
+    recent: deque[Stretch] = field(default_factory=deque)
+    said: tuple[str, ...] = ()
+    said_since: datetime | None = None
+
+
+class Tuners:
+    """Never waits. ``record_s``: what was learned is kept with the revision at most so often."""
+
+    def __init__(self, measured: Measured, record_s: float, now: Callable[[], datetime]) -> None:
+        self._measured = measured
+        self._record_s = record_s
+        self._now = now
+        self._cases: dict[Key, _Case] = {}
+
+    def knowledge(self, snapshot: Snapshot) -> Knowledge:
+        """What is known at this look; nothing before a revision is in force."""
+        key, now = snapshot.key, self._now()
+        stable = str(((snapshot.deployment or {}).get("status") or {}).get("stableRevision") or "")
+        item = next((one for one in snapshot.revisions if one["metadata"]["name"] == stable), None)
+        if item is None:
+            return Knowledge()
+        case = self._case(key, stable, item, snapshot, now.timestamp())
+        speculation = _speculation(item)
+        new = [
+            replace(stretch, step_s=true_step_s(stretch.step_s, stretch.block, speculation))
+            for stretch in self._measured.stretches(key, stable)
+        ]
+        if new:
+            case.learner.take(new, now.timestamp())
+            case.recent.extend(new)
+        while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
+            case.recent.popleft()
+        return Knowledge(
+            learned=case.learner.learned(now.timestamp(), _window_s(snapshot)),
+            recent=tuple(case.recent),
+            measured=self._measured.measured(key, stable),
+            record=self._record(case, now.timestamp()),
+            said=case.said,
+            said_since=case.said_since,
+        )
+
+    def decided(self, key: Key, decision: Decision) -> None:
+        """Take the decision of a plan that was carried out. One that differs from the last is logged, with all it was made from."""
+        case = self._cases.get(key)
+        if case is None:
+            return
+        case.learner.note(decision, self._now().timestamp())
+        words = said(decision)
+        if words != case.said:
+            case.said, case.said_since = words, self._now()
+            label = decision.recommendation.label() if decision.recommendation else None
+            told: dict[str, Any] = {
+                "namespace": key.namespace,
+                "deployment": key.name,
+                "state": decision.state,
+                "reason": decision.reason.value,
+                "recommendation": label,
+                "change": decision.change_to.label() if decision.change_to else None,
+                "inputs": decision.inputs,
+            }
+            _log.info("%s: tuner: %s", key, decision.message, extra={"decision": told})
+
+    def stored(self, key: Key) -> None:
+        """What ``Knowledge.record`` asked for has been written."""
+        if case := self._cases.get(key):
+            case.stored_at_s, case.move = self._now().timestamp(), False
+
+    def forget(self, key: Key) -> None:
+        """The deployment is gone."""
+        self._cases.pop(key, None)
+
+    def _case(self, key: Key, stable: str, item: Object, snapshot: Snapshot, now_s: float) -> _Case:
+        case, curve = self._cases.get(key), _curve(item)
+        if case is not None and case.stable == stable:
+            return case
+        if case is not None and case.curve == curve:
+            case.stable, case.move = stable, True
+            case.recent.clear()
+            return case
+        learner = Learner.from_json(_kept(stable, snapshot))
+        case = _Case(stable, curve, learner, now_s)
+        self._cases[key] = case
+        return case
+
+    def _record(self, case: _Case, now_s: float) -> str | None:
+        if not case.move and now_s - case.stored_at_s < self._record_s:
+            return None
+        return json.dumps(case.learner.to_json(), separators=(",", ":"), sort_keys=True)
+
+
+def _window_s(snapshot: Snapshot) -> int:
+    """``spec.tuning.window`` as written; a spec that cannot be read asks nothing of the tuner."""
+    tuning = ((snapshot.deployment or {}).get("spec") or {}).get("tuning") or {}
+    try:
+        return parse_duration(tuning["window"])
+    except (KeyError, TypeError, ValueError):
+        return TUNING_WINDOW_S
+
+
+def _speculation(item: Object) -> Speculation:
+    """In force in a stored revision; one that cannot be read obstructs every plan, so what is said here does not matter."""
+    try:
+        return parse_speculation(item["data"]["speculation"])
+    except (KeyError, TypeError, ValueError):
+        return Off()
+
+
+def _curve(item: Object) -> str:
+    resolved = (item.get("data") or {}).get("resolved") or {}
+    return json.dumps([resolved.get(name) for name in _CURVE], sort_keys=True)
+
+
+def _kept(stable: str, snapshot: Snapshot) -> Any:
+    """What was kept with the revision in force, or, where it has nothing yet, with the newest one that has the same curve."""
+    by_age = sorted(snapshot.revisions, key=lambda item: (item["metadata"]["name"] == stable, item.get("revision", 0)), reverse=True)
+    curve = next((_curve(item) for item in by_age if item["metadata"]["name"] == stable), None)
+    for item in by_age:
+        text = (item["metadata"].get("annotations") or {}).get(names.ANNOTATION_LEARNED)
+        if text and _curve(item) == curve:
+            try:
+                return json.loads(text)
+            except ValueError:
+                _log.warning("%s: what the tuner had learned cannot be read; it learns anew", revision_of(item))
+    return None

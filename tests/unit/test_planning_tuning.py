@@ -1,0 +1,297 @@
+"""The tuner's part in a plan: its changes are revisions like others, never reported as the user's, and never against the spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.speculation import Fixed, Speculation
+from dflash_controller.planning.context import Knowledge
+from dflash_controller.planning.plan import Event
+from dflash_controller.planning.record import read
+from dflash_controller.planning.tuner.decision import Circumstances, Decision
+from dflash_controller.planning.tuner.learned import Learned
+from dflash_controller.planning.tuning import changes
+from tests.unit.planning_world import FAILED, PASSED, UNDECIDED, World
+from tests.unit.test_planning_decisions import COMMIT, set_drafter, settled, states
+from tests.unit.test_planning_rollouts import annotate, candidate, phase, replicas, told
+
+
+class Policy:
+    """Stands for ``tuner.policy.decide``: wants one block, whatever was learned, unless something stands against any change."""
+
+    def __init__(self) -> None:
+        self.wants: Speculation | None = None
+        self.asked: list[Circumstances] = []
+        self.reason = Reason.TUNED
+
+    def decide(self, circumstances: Circumstances, learned: Learned) -> Decision:
+        self.asked.append(circumstances)
+        mode = circumstances.policy.mode
+        if mode == "Off":
+            return Decision("Off", Reason.TUNING_OFF, "off")
+        if circumstances.frozen:
+            return Decision("Frozen", Reason.FROZEN, circumstances.frozen)
+        wants = self.wants or circumstances.speculation
+        change = wants if mode == "Auto" and wants != circumstances.speculation else None
+        return Decision(
+            "Tuning" if mode == "Auto" else "Advising", self.reason, f"wants {wants.label()}", wants, change, {"gainPercent": 20.0}
+        )
+
+
+@pytest.fixture
+def policy() -> Iterator[Policy]:
+    policy = Policy()
+    with patch("dflash_controller.planning.tuning.decide", policy.decide):
+        yield policy
+
+
+def tuned(**spec: Any) -> World:
+    """A settled deployment at block 16 of which the tuner knows something."""
+    world = settled(**{"replicas": 3, "tuning": {"mode": "Auto"}, **spec})
+    world.tuning = Knowledge(learned=Learned(), measured=3)
+    world.settle()
+    return world
+
+
+def block(world: World) -> str:
+    return str(world.deployment["status"]["speculation"]["label"])
+
+
+def tuning(world: World) -> dict[str, Any]:
+    return dict(world.deployment["status"]["tuning"])
+
+
+def history(world: World, name: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(
+        world.children["ControllerRevision", name]["metadata"]["annotations"][names.ANNOTATION_HISTORY]
+    )
+    return found
+
+
+def try_in_vain(world: World, policy: Policy) -> None:
+    """Block 8 is tried, judged bad, and not wanted any more."""
+    world.judgement, policy.wants = FAILED, Fixed(8)
+    while "Failed" not in states(world).values():
+        world.reconcile()
+        world.controllers()
+    policy.wants = None
+    world.settle()
+
+
+def test_auto_changes_the_block_through_a_trial_and_nobody_is_told_that_the_user_changed_something(policy: Policy) -> None:
+    world = tuned()
+    before = world.deployment["status"]["stableRevision"]
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    seen = set()
+    for _ in range(12):
+        world.reconcile()
+        seen |= {(kind, world.condition(kind)) for kind in ("Ready", "Reconciling", "Stalled")}
+        world.controllers()
+    assert phase(world) == "Analyzing"
+    assert replicas(world) == {before: 2, candidate(world): 1}
+    assert seen <= {("Ready", "True"), ("Reconciling", "False"), ("Stalled", "False")}
+    assert [entry["origin"] for entry in history(world, candidate(world))] == ["Tuner"]
+    assert (tuning(world)["state"], tuning(world)["reason"]) == ("Frozen", "Frozen")
+    world.judgement = PASSED
+    for _ in range(20):
+        world.reconcile()
+        seen |= {(kind, world.condition(kind)) for kind in ("Reconciling", "Stalled")}
+        world.controllers()
+    assert (block(world), phase(world)) == ("8", "Completed")
+    assert {value for kind, value in seen if kind == "Reconciling"} == {"False"}
+    stable = world.deployment["status"]["stableRevision"]
+    assert world.deployment["status"]["revisions"][0]["origin"] == "Tuner"
+    assert replicas(world)[stable] == 3
+    assert policy.asked[-1].speculation == Fixed(8)
+    assert [(change.block, change.kept) for change in policy.asked[-1].changes] == [(8, True)]
+
+
+def test_the_way_back_takes_the_stored_revision_again(policy: Policy) -> None:
+    world = tuned()
+    first = world.deployment["status"]["stableRevision"]
+    policy.wants = Fixed(8)
+    world.settle()
+    world.advance(1800)
+    policy.wants = Fixed(16)
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == first
+    assert len(world.of_kind("ControllerRevision")) == 2
+    assert [(change.block, change.kept) for change in policy.asked[-1].changes] == [(8, True), (16, True)]
+
+
+def test_advise_shows_the_same_and_changes_nothing_until_auto(policy: Policy) -> None:
+    world = tuned(tuning={"mode": "Advise"})
+    policy.wants = Fixed(8)
+    world.advance(60)
+    world.settle()
+    world.tuning = replace(world.tuning, said=("Advising", "Tuned", "8"), said_since=world.now)
+    world.advance(301)
+    world.settle()
+    assert (tuning(world)["state"], tuning(world)["recommendation"], block(world)) == ("Advising", "8", "16")
+    assert len(world.of_kind("ControllerRevision")) == 1
+    world.edit(lambda spec: spec["tuning"].update(mode="Auto"))
+    world.settle()
+    assert block(world) == "8"
+
+
+def test_what_was_tried_in_vain_is_told_and_calls_nobody(policy: Policy) -> None:
+    world = tuned()
+    try_in_vain(world, policy)
+    assert (phase(world), block(world)) == ("Completed", "16")
+    assert (world.condition("Ready"), world.condition("Stalled")) == ("True", "False")
+    assert [(change.block, change.kept) for change in policy.asked[-1].changes] == [(8, False)]
+    policy.wants, world.judgement = Fixed(8), PASSED
+    world.settle()
+    assert (phase(world), block(world)) == ("Completed", "8")
+
+
+def test_a_trial_without_a_verdict_ends_by_itself(policy: Policy) -> None:
+    world = tuned(rollout={"deadline": "1h", "onInconclusive": "Hold"})
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    assert phase(world) == "Analyzing"
+    policy.wants = None
+    world.advance(3700)
+    world.settle()
+    assert (phase(world), block(world), world.condition("Stalled")) == ("Completed", "16", "False")
+
+
+def test_a_held_rollback_is_for_humans_and_their_changes_not_for_the_tuners(policy: Policy) -> None:
+    world = tuned(rollout={"automaticRollback": False})
+    try_in_vain(world, policy)
+    assert (phase(world), block(world)) == ("Completed", "16")
+
+
+def test_a_change_of_the_spec_goes_before(policy: Policy) -> None:
+    world = tuned()
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    tried = candidate(world)
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert candidate(world) != tried
+    assert states(world)[2] == "Superseded"
+    assert world.condition("Reconciling") == "True"
+    assert policy.asked[-1].frozen
+
+
+def test_leaving_auto_in_the_middle_of_a_trial_ends_it(policy: Policy) -> None:
+    world = tuned()
+    stable = world.deployment["status"]["stableRevision"]
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    world.edit(lambda spec: spec["tuning"].update(mode="Advise"))
+    world.settle()
+    assert world.deployment["status"].get("candidateRevision") is None
+    assert replicas(world)[stable] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda spec: spec.update(suspend=True), "spec.suspend is true"),
+        (lambda spec: spec.update(rollout={"paused": True}), "spec.rollout.paused is true"),
+        (lambda spec: spec.update(rollout={"window": {"schedule": "0 3 1 1 1", "duration": "1h"}}), "spec.rollout.window is closed"),
+    ],
+)
+def test_nothing_is_changed_while_the_user_says_so(policy: Policy, change: Any, words: str) -> None:
+    world = tuned()
+    world.edit(change)
+    policy.wants = Fixed(8)
+    world.settle()
+    assert policy.asked[-1].frozen == words
+    assert (block(world), len(world.of_kind("ControllerRevision"))) == ("16", 1)
+
+
+def test_a_pin_goes_before(policy: Policy) -> None:
+    world = tuned()
+    annotate(world, names.ANNOTATION_PIN, world.deployment["status"]["stableRevision"])
+    policy.wants = Fixed(8)
+    world.settle()
+    assert block(world) == "16"
+    assert policy.asked[-1].frozen
+
+
+def test_a_wavering_decision_is_not_written(policy: Policy) -> None:
+    """Only what has stood for a whole window, or what is acted upon."""
+    world = tuned(tuning={"mode": "Advise"})
+    shown = tuning(world)
+    for wants, reason in [(Fixed(8), Reason.GAIN_TOO_SMALL), (Fixed(16), Reason.TUNED)] * 5:
+        policy.wants, policy.reason = wants, reason
+        world.tuning = replace(world.tuning, said=("Advising", reason.value, wants.label()), said_since=world.now)
+        world.advance(60)
+        world.reconcile()
+        assert tuning(world) == shown
+
+
+def test_one_reason_to_leave_things_as_they_are_takes_the_place_of_another_once_an_hour(policy: Policy) -> None:
+    world = tuned(tuning={"mode": "Advise"})
+    shown = tuning(world)
+    policy.wants, policy.reason = Fixed(8), Reason.GAIN_TOO_SMALL
+    world.tuning = replace(world.tuning, said=("Advising", "GainTooSmall", "8"), said_since=world.now)
+    world.advance(1800)
+    world.reconcile()
+    assert tuning(world) == shown
+    world.advance(1800)
+    world.reconcile()
+    assert tuning(world)["reason"] == "GainTooSmall"
+    policy.reason = Reason.DOWNTIME_NOT_ALLOWED
+    world.tuning = replace(world.tuning, said=("Advising", "DowntimeNotAllowed", "8"), said_since=world.now)
+    world.advance(301)
+    world.reconcile()
+    assert tuning(world)["reason"] == "DowntimeNotAllowed", "a change that would pay is news"
+
+
+def test_a_decision_that_is_shown_anew_is_told_once(policy: Policy) -> None:
+    world = settled(replicas=3, tuning={"mode": "Auto"})
+    world.tuning = Knowledge(learned=Learned(), measured=3)
+    assert told(world) == ["TunerTuned"]
+    world.settle()
+    assert told(world) == []
+    assert world.condition("TuningReady") == "True"
+
+
+def test_what_was_learned_is_kept_with_the_revision_in_force(policy: Policy) -> None:
+    world = tuned()
+    world.tuning = replace(world.tuning, record='{"v":1}')
+    world.reconcile()
+    stable = world.deployment["status"]["stableRevision"]
+    assert world.children["ControllerRevision", stable]["metadata"]["annotations"][names.ANNOTATION_LEARNED] == '{"v":1}'
+
+
+def test_a_tuner_that_was_told_nothing_says_nothing_and_unsays_nothing(policy: Policy) -> None:
+    world = tuned()
+    shown = tuning(world)
+    world.tuning = Knowledge()
+    world.settle()
+    assert tuning(world) == shown
+    assert not [step for step in world.plan().steps if isinstance(step, Event)]
+
+
+def test_what_the_tuner_tried_in_vain_does_not_fail_the_users_intent(policy: Policy) -> None:
+    """The user goes to another drafter and comes back: the block that disappointed is not the drafter's fault."""
+    world = tuned()
+    try_in_vain(world, policy)
+    world.judgement = PASSED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    assert phase(world) == "Completed"
+    assert world.condition("Ready") == "True"
+
+
+def test_changes_are_told_from_the_histories_alone(policy: Policy) -> None:
+    world = tuned()
+    policy.wants = Fixed(8)
+    world.settle()
+    records = [record for item in world.of_kind("ControllerRevision") if (record := read(item)) is not None]
+    assert [(change.block, change.kept) for change in changes(records)] == [(8, True)]
