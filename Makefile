@@ -81,6 +81,10 @@ bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per
 bench-rollout: $(STAMP) ## Measure false promotions and rollbacks by simulation; one JSON line
 	@$(BIN)/python -m benchmarks.rollout
 
+.PHONY: bench-traces
+bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, beside fixed blocks, a threshold and an oracle (5 minutes)
+	@$(BIN)/python -m benchmarks.traces
+
 .PHONY: bench-tuner
 bench-tuner: $(STAMP) ## Measure the choice of block sizes on published tables; one JSON object per line
 	@$(BIN)/python -m benchmarks.tuner

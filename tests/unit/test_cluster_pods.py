@@ -47,6 +47,13 @@ def test_a_serving_pod() -> None:
     assert pod.unschedulable_since is None
 
 
+def test_when_a_pod_was_made_is_kept() -> None:
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7", "labels": LABELS}
+    assert project({"metadata": metadata}).created_at is None
+    made = project({"metadata": metadata | {"creationTimestamp": "2026-11-28T10:00:00Z"}}).created_at
+    assert made == datetime(2026, 11, 28, 10, tzinfo=UTC)
+
+
 def test_a_terminating_pod_does_not_serve_even_while_ready() -> None:
     pod = project(raw({"conditions": [{"type": "Ready", "status": "True"}]}, deletionTimestamp="t"))
     assert pod.terminating

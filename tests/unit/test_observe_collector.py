@@ -12,7 +12,7 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.figures import Figures
 from dflash_controller.observe.health import MetricsHealth
-from dflash_controller.observe.result import Absent, Error, Value
+from dflash_controller.observe.result import STALE, Absent, Error, Value
 from dflash_controller.observe.series import Cell, Span, Window
 from dflash_controller.observe.shown import Shown, ShowSettings
 from dflash_controller.observe.source import Refusal, Round, Target
@@ -188,10 +188,11 @@ async def test_one_pod_that_answers_is_enough() -> None:
     ("answer", "reason", "part"),
     [
         (silent, Reason.METRICS_MISSING, "no metrics of the engines"),
+        (lambda _: Round(troubles={"a": STALE}), Reason.METRICS_STALE, "still scraped"),
         (lambda _: Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, "Too many.")), Reason.PROMETHEUS_REQUIRED, "Too many."),
         (failing("no answer within 2 s"), Reason.METRICS_UNREACHABLE, "no answer within 2 s"),
     ],
-    ids=["silent", "refused", "failing"],
+    ids=["silent", "stale", "refused", "failing"],
 )
 async def test_reasons(answer: Callable[[Sequence[Target]], Round], reason: Reason, part: str) -> None:
     fleet = Fleet([pod("a")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -13,7 +14,7 @@ import pytest
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed, Speculation
-from dflash_controller.planning.context import Knowledge
+from dflash_controller.planning.context import Knowledge, MetricsHealth
 from dflash_controller.planning.plan import Event
 from dflash_controller.planning.record import read
 from dflash_controller.planning.tuner.decision import Circumstances, Decision
@@ -295,3 +296,26 @@ def test_changes_are_told_from_the_histories_alone(policy: Policy) -> None:
     world.settle()
     records = [record for item in world.of_kind("ControllerRevision") if (record := read(item)) is not None]
     assert [(change.block, change.kept) for change in changes(records)] == [(8, True)]
+
+
+def test_a_restart_costs_what_it_took_the_pods_that_serve(policy: Policy) -> None:
+    world = tuned()
+    for pod, took_s in zip(world.pods.values(), (90, 240, 120), strict=True):
+        pod["made"] = pod["ready_since"] - timedelta(seconds=took_s)
+    world.reconcile()
+    assert policy.asked[-1].restart_s == 240
+    world.restarts = 1
+    for pod in world.pods.values():
+        pod["broken"] = True
+    world.reconcile()
+    assert policy.asked[-1].restart_s > 300, "what crashed on its way tells nothing: half the start-up budget"
+
+
+def test_pods_that_became_ready_after_the_last_round_are_not_called_unmeasured(policy: Policy) -> None:
+    world = tuned()
+    world.metrics = MetricsHealth(False, Reason.NO_PODS, "No engine pod is Ready")
+    world.reconcile()
+    assert policy.asked[-1].metrics == ""
+    world.metrics = MetricsHealth(False, Reason.METRICS_STALE, "The newest samples are too old")
+    world.reconcile()
+    assert policy.asked[-1].metrics == "The newest samples are too old"
