@@ -28,7 +28,7 @@ MODEL = "Qwen/Qwen3.5-9B"
 REPLICAS = 2
 BUSY = 40
 """Clients for each replica under high load."""
-MIX = Mix({"math500": 1.0}, max_tokens=250, stream=0.2)
+MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=250, stream=0.2)
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     "sglang": {"name": "sglang", "version": "0.5.23", "maxConcurrency": 64},
     "vllm": {"name": "vllm", "version": "0.33.0", "maxConcurrency": 64},
