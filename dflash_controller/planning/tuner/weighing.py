@@ -153,13 +153,20 @@ def _without_off(found: Recommendation) -> Recommendation:
 def _scheduled(
     question: Question, arms: Sequence[int], acceptance: Acceptance, steps: StepTimes, found: Recommendation
 ) -> tuple[Speculation, Forecast]:
-    """A table serves all the loads that usually come, so these are what it is judged over."""
-    asked, loads = question.circumstances, _all_loads(question)
+    """The table is chosen by all the loads that usually come, for it is to serve them all; what it gains is told, as of any arm, by those
+    of now."""
+    asked, loads = question.circumstances, question.learned.loads
     least = asked.policy.min_gain_percent
     if not any(arm <= asked.trained_block for arm in arms):
         return asked.speculation, found.of(found.current)
     best = best_schedule(
-        arms, asked.max_concurrency, acceptance, steps, trained_block=asked.trained_block, min_gain_percent=least, loads=loads
+        arms,
+        asked.max_concurrency,
+        acceptance,
+        steps,
+        trained_block=asked.trained_block,
+        min_gain_percent=least,
+        loads=_all_loads(question),
     )
     if best == asked.speculation:
         return best, found.of(found.current)
