@@ -17,7 +17,7 @@ from testbed.write_proxy import Write, WriteProxy
 from tests.deployment import REVISION, Deployment
 
 QUIET_SECONDS = 0.4
-SETTLE_SECONDS = 40.0
+SETTLE_SECONDS = 90.0
 Loss = Literal["unsent", "unanswered"]
 """The operator dies before the API server sees the write, or after, without knowing."""
 
