@@ -28,13 +28,7 @@ def differences(decision: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         again = replay(decision["inputs"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the inputs cannot be read: {error!r}") from error
-    now = {
-        "state": again.state,
-        "reason": again.reason.value,
-        "recommendation": again.recommendation.label() if again.recommendation else None,
-        "change": again.change_to.label() if again.change_to else None,
-    }
-    return {name: (decision.get(name), value) for name, value in now.items() if decision.get(name) != value}
+    return {name: (decision.get(name), value) for name, value in again.to_json().items() if decision.get(name) != value}
 
 
 def main(source: TextIO = sys.stdin, out: TextIO = sys.stdout) -> int:

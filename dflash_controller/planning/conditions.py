@@ -93,7 +93,7 @@ def asked_by_user(situation: Situation) -> tuple[Reason, str] | None:
 
 def by_tuner(situation: Situation) -> bool:
     """The newest revision is the tuner's, and is being tried, given up, or put in the place of the others."""
-    newest = max(situation.records, key=lambda record: record.number, default=None)
+    newest = situation.newest
     if newest is None or newest.origin != Origin.TUNER or situation.departs:
         return False
     if newest.state is not State.STABLE:

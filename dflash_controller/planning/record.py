@@ -75,10 +75,14 @@ class Record:
         return str(self.source["metadata"]["name"])
 
     @property
+    def asked(self) -> Mapping[str, str]:
+        """The entry of the history that last made it a candidate; empty where none is kept."""
+        return next((entry for entry in reversed(self.history) if entry["outcome"] == State.CANDIDATE), {})
+
+    @property
     def origin(self) -> str | None:
         """Who last made it a candidate."""
-        asked = [entry["origin"] for entry in self.history if entry["outcome"] == State.CANDIDATE]
-        return asked[-1] if asked else None
+        return self.asked.get("origin")
 
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
         """Compared as written, in today's canonical form on both sides: an older operator's spelling never makes a difference."""

@@ -189,8 +189,7 @@ def take_roles(situation: Situation, target: Record, asker: Asker, *, fresh: boo
 
 def cures(candidate: Record) -> bool:
     """It is to replace a revision whose drafter has collapsed."""
-    asked = [entry for entry in candidate.history if entry["outcome"] == State.CANDIDATE]
-    return bool(asked) and asked[-1]["reason"] == Reason.DRAFTER_COLLAPSED
+    return candidate.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
 def finish_collapse(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:

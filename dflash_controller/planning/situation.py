@@ -54,6 +54,11 @@ class Situation:
         return sum(pool.existing for pool in self.pools)
 
     @property
+    def newest(self) -> Record | None:
+        """The revision that was asked for last."""
+        return max(self.records, key=lambda record: record.number, default=None)
+
+    @property
     def target(self) -> Record | None:
         """The revision the spec asks for."""
         return self.candidate or self.stable

@@ -185,8 +185,7 @@ def to_be_failed(records: Iterable[Record], stable: Record) -> list[Record]:
 
 def switched_off(record: Record) -> bool:
     """Speculation was switched off in it because of a collapse, not because somebody or the tuner found that better."""
-    asked = [entry for entry in record.history if entry["outcome"] == State.CANDIDATE]
-    return isinstance(record.speculation, Off) and bool(asked) and asked[-1]["reason"] == Reason.DRAFTER_COLLAPSED
+    return isinstance(record.speculation, Off) and record.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
 def may_draft(stable: Record, records: Iterable[Record]) -> bool:

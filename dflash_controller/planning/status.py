@@ -111,7 +111,7 @@ def _given_up_by_tuner(situation: Situation) -> Record | None:
     """The newest revision, where the tuner tried it in vain, until its replicas are gone: then all is as before, and nobody is needed."""
     if unfinished(situation) is None:
         return None
-    newest = max(situation.records, key=lambda record: record.number, default=None)
+    newest = situation.newest
     return newest if newest is not None and newest.state is State.FAILED and newest.origin == Origin.TUNER else None
 
 

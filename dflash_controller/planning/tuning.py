@@ -19,7 +19,7 @@ from dflash_controller.planning.speculation_health import Health, Remedy, judge,
 from dflash_controller.planning.tuner.decision import Change, Circumstances, Decision
 from dflash_controller.planning.tuner.policy import decide
 from dflash_controller.planning.window import opening
-from dflash_controller.render.startup import COMPILE_S, startup_budget_s
+from dflash_controller.render.startup import startup_budget_s
 
 _TRIED = frozenset({State.STABLE, State.FAILED})
 
@@ -36,7 +36,7 @@ def tuned(
         return situation, wanted, None
     situation = replace(situation, health=judged(situation, spec, stable))
     tuning = defaults.effective_tuning(spec, stable.resolved.trained_block_size)
-    own = _own_candidate(situation, stable)
+    own = _own_candidate(situation)
     undisturbed = isinstance(wanted, Record) and wanted.hash == stable.hash and situation.pin is None
     if undisturbed and own is not None and tuning.mode == "Auto":
         message = f"{own.name} is being tried"
@@ -60,7 +60,7 @@ def _draft(situation: Situation, stable: Record, speculation: Speculation) -> Re
     return Draft(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
 
 
-def _own_candidate(situation: Situation, stable: Record) -> Record | None:
+def _own_candidate(situation: Situation) -> Record | None:
     """What the tuner has begun: a candidate that differs from stable in speculation, or an earlier revision it goes back to."""
     for record in situation.records:
         if record.state is State.CANDIDATE and record.origin == Origin.TUNER:
@@ -128,7 +128,7 @@ def restart_s(situation: Situation, stable: Record) -> float:
         for pod in situation.pods(stable.hash)
         if pod.ready_since is not None and pod.created_at is not None and not pod.restarts
     ]
-    return max(took, default=max(COMPILE_S, startup_budget_s(stable.resolved)) / 2)
+    return max(took, default=startup_budget_s(stable.resolved) / 2)
 
 
 def changes(records: Iterable[Record]) -> list[Change]:

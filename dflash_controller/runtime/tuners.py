@@ -99,16 +99,7 @@ class Tuners:
         words = said(decision)
         if words != case.said:
             case.said, case.said_since = words, self._now()
-            label = decision.recommendation.label() if decision.recommendation else None
-            told: dict[str, Any] = {
-                "namespace": key.namespace,
-                "deployment": key.name,
-                "state": decision.state,
-                "reason": decision.reason.value,
-                "recommendation": label,
-                "change": decision.change_to.label() if decision.change_to else None,
-                "inputs": decision.inputs,
-            }
+            told = {"namespace": key.namespace, "deployment": key.name, **decision.to_json(), "inputs": decision.inputs}
             _log.info("%s: tuner: %s", key, decision.message, extra={"decision": told})
 
     def stored(self, key: Key) -> None:

@@ -73,3 +73,12 @@ class Decision:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Everything it was made from, JSON: ``policy.replay`` gives the same answer from it."""
     next_change_allowed_at_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What was decided, without what it was made from."""
+        return {
+            "state": self.state,
+            "reason": self.reason.value,
+            "recommendation": self.recommendation.label() if self.recommendation else None,
+            "change": self.change_to.label() if self.change_to else None,
+        }
