@@ -47,6 +47,8 @@ class _Case:
     learner: Learner
     stored_at_s: float
     """When what was learned was last kept with a revision, or when it was first looked at."""
+    news: bool = False
+    """Something was learned since."""
     move: bool = False
     """The revision in force has another name than the one the record is kept with."""
     recent: deque[Stretch] = field(default_factory=deque)
@@ -78,6 +80,7 @@ class Tuners:
         ]
         if new:
             case.learner.take(new, now.timestamp())
+            case.news = case.news or any(stretch.served for stretch in new)
             case.recent.extend(new)
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
@@ -105,7 +108,7 @@ class Tuners:
     def stored(self, key: Key) -> None:
         """What ``Knowledge.record`` asked for has been written."""
         if case := self._cases.get(key):
-            case.stored_at_s, case.move = self._now().timestamp(), False
+            case.stored_at_s, case.news, case.move = self._now().timestamp(), False, False
 
     def forget(self, key: Key) -> None:
         """The deployment is gone."""
@@ -125,7 +128,7 @@ class Tuners:
         return case
 
     def _record(self, case: _Case, now_s: float) -> str | None:
-        if not case.move and now_s - case.stored_at_s < self._record_s:
+        if not case.move and not (case.news and now_s - case.stored_at_s >= self._record_s):
             return None
         return json.dumps(case.learner.to_json(), separators=(",", ":"), sort_keys=True)
 

@@ -109,6 +109,20 @@ def test_what_was_learned_is_to_be_kept_once_an_hour_and_comes_back_after_a_rest
     assert learned.points
 
 
+def test_where_nothing_is_served_nothing_is_written() -> None:
+    """Nor where tuning is off, which has no stretches at all."""
+    room = Room()
+    room.tuners.knowledge(snapshot(revision("chat-ra")))
+    room.now += timedelta(hours=5)
+    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+    room.serve(1)
+    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is not None
+    room.tuners.stored(KEY)
+    room.now += timedelta(hours=5)
+    room.measured.waiting.append(Stretch(room.now.timestamp(), 60.0, 16, 0.0, 0.0, 0.0, 0.0, 0.0))
+    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+
+
 def test_another_block_keeps_the_curve_and_takes_the_record_along_at_once() -> None:
     room = Room()
     room.serve(5)
