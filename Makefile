@@ -46,7 +46,7 @@ demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
 
 .PHONY: test
 test: lint binaries ## Lint, types, layers, then the levels unit, api and cluster
-	@echo "==> unit";    $(PYTEST) tests/unit
+	@echo "==> unit";    $(PYTEST) -n auto tests/unit
 	@echo "==> api";     $(PYTEST) tests/api
 	@echo "==> cluster"; $(PYTEST) tests/testbed tests/cluster
 
@@ -70,7 +70,7 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 
 .PHONY: e2e
 e2e: $(STAMP) binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
-	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) tests/unit/test_planning_model.py
+	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) -n auto tests/unit/test_planning_model.py
 	@echo "==> e2e"; $(PYTEST) tests/e2e
 
 .PHONY: bench

@@ -16,6 +16,7 @@ from dflash_controller.api import names
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.access import load_configuration
 from dflash_controller.cluster.client import Client
+from dflash_controller.cluster.errors import PlanConflict
 from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.executor import ExecutionResult, Executor
 from dflash_controller.cluster.ownership import drift
@@ -59,6 +60,17 @@ class Operator:
         live = {item["metadata"]["name"]: item for item in snapshot.others if item["kind"] == "Job"}
         steps = [Apply(job, fence=ref(live[name]) if (name := job["metadata"]["name"]) in live else None) for job in jobs]
         return await self.executor.execute(Plan(steps=tuple(steps)), snapshot)
+
+    async def delete_jobs(self) -> None:
+        """As the planner does: when the Job controller wrote in between, look and plan again."""
+        while True:
+            snapshot = await self.reader.refresh(self.key)
+            jobs = [item for item in snapshot.others if item["kind"] == "Job"]
+            try:
+                await self.executor.execute(Plan(steps=tuple(Delete(ref(job)) for job in jobs)), snapshot)
+            except PlanConflict:
+                continue
+            return
 
     async def until(self, what: Callable[[Snapshot], bool], timeout_s: float = 30.0) -> Snapshot:
         async with asyncio.timeout(timeout_s):
@@ -128,10 +140,9 @@ async def test_a_second_apply_is_not_sent_and_would_change_nothing(operator: Ope
 async def test_a_finished_job_is_left_alone_and_a_deleted_one_runs_again(operator: Operator) -> None:
     jobs = operator.jobs(storage=CLAIM)
     await operator.bring(jobs)
-    snapshot = await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+    await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
     assert (await operator.bring(jobs)).writes == 0
-    [done] = [item for item in snapshot.others if item["kind"] == "Job"]
-    await operator.executor.execute(Plan(steps=(Delete(ref(done)),)), await operator.reader.refresh(operator.key))
+    await operator.delete_jobs()
     await operator.until(lambda seen: not seen.pods)
     assert (await operator.bring(jobs)).writes == 1
     await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from testbed.cluster import Cluster
 from testbed.operator_process import OperatorProcess
@@ -18,8 +18,6 @@ from tests.deployment import REVISION, Deployment
 
 QUIET_SECONDS = 0.4
 SETTLE_SECONDS = 90.0
-Loss = Literal["unsent", "unanswered"]
-"""The operator dies before the API server sees the write, or after, without knowing."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Story:
     changes: tuple[Change, ...]
     states: tuple[str, ...]
     """Of its revisions at the end, sorted."""
-    losses: tuple[Loss, ...] = ("unsent", "unanswered")
+    killed_from: int = 0
+    """The first change in which the operator is killed; those before it are another story's."""
 
 
 @dataclass
@@ -50,12 +49,18 @@ class Ending:
 
     state: dict[str, Any]
     writes: list[Write]
+    before: list[int]
+    """How many of them came before each change."""
     broken: list[Moment]
     killed_at: Write | None
 
 
 class Telling:
-    """One run of a story in a namespace of its own."""
+    """One run of a story in a namespace of its own.
+
+    The operator dies once the API server has its write, before it hears of that. To die before the write is sent is to leave the server
+    as it was after the write before.
+    """
 
     def __init__(self, cluster: Cluster, watch: PodWatch, kubeconfig: Path, story: Story) -> None:
         namespace = cluster.create_namespace("kill")
@@ -74,22 +79,25 @@ class Telling:
         self._killed_at: Write | None = None
         self._dead = threading.Event()
 
-    def run(self, kill_at: int = 0, loss: Loss = "unsent") -> Ending:
+    def run(self, kill_at: int = 0) -> Ending:
         """To the end, the operator killed at that write (0: never) and started again."""
         with self._proxy:
             try:
-                self._arrange(kill_at, loss)
+                self._arrange(kill_at)
                 self._operator.start()
-                broken = [moment for change in self._story.changes for moment in self._make(change)]
+                before, broken = [], []
+                for change in self._story.changes:
+                    before.append(len(self._proxy.writes))
+                    broken += self._make(change)
                 writes = list(self._proxy.writes)
                 self._wait_quiet()
-                return Ending(self._state(), writes, broken, self._killed_at)
+                return Ending(self._state(), writes, before, broken, self._killed_at)
             finally:
                 self._operator.kill()
                 self._deployment.cluster.delete_namespace(self._deployment.namespace)
 
-    def _arrange(self, kill_at: int, loss: Loss) -> None:
-        def strike(write: Write) -> bool:
+    def _arrange(self, kill_at: int) -> None:
+        def strike(write: Write, status: int) -> bool:
             if write.number != kill_at:
                 return True
             self._operator.kill()
@@ -97,10 +105,7 @@ class Telling:
             self._dead.set()
             return False
 
-        if loss == "unsent":
-            self._proxy.before = strike
-        else:
-            self._proxy.after = lambda write, status: strike(write)
+        self._proxy.after = strike
 
     def _make(self, change: Change) -> list[Moment]:
         told = len(self._moments())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -232,14 +231,3 @@ def test_an_engine_change_is_promoted_for_serving_a_window_without_failures() ->
 def test_an_engine_change_with_failures_among_few_requests_waits() -> None:
     few = [Engine("new", requests=1.0, failed=0.5, acceptance=6), Engine("old", requests=1.0)]
     assert judge(TARGET, evidence(*few), NOW).decision is Decision.CONTINUE
-
-
-def test_two_hours_of_readings_are_judged_within_ten_milliseconds() -> None:
-    """Best of several, as other processes share the machine; twice the time is allowed for slower ones."""
-    found = evidence(*(Engine(name, count=240, requests=10.0, seed=i) for i, name in enumerate("cab")))
-    taken = []
-    for _ in range(5):
-        started = time.perf_counter()
-        judge(NO_TEXT, found, 7200.0)
-        taken.append(time.perf_counter() - started)
-    assert min(taken) < 0.02
