@@ -85,6 +85,7 @@ class Reason(StrEnum):
     LEARNING = "Learning"
     TUNED = "Tuned"
     FROZEN = "Frozen"
+    REPLICA_LEAVING = "ReplicaLeaving"
     LOAD_UNCERTAIN = "LoadUncertain"
     MODEL_MISMATCH = "ModelMismatch"
     GAIN_TOO_SMALL = "GainTooSmall"
@@ -223,8 +224,12 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.LEARNING: ReasonDoc("The tuner has too little traffic to judge by."),
     Reason.TUNED: ReasonDoc("The speculation in force is the best for the load seen, or is being changed to it."),
     Reason.FROZEN: ReasonDoc("A rollout, a pin, a pause or a suspension stands, during which the tuner changes nothing."),
+    Reason.REPLICA_LEAVING: ReasonDoc(
+        "A replica is on its way out and no rollout asked for that: its node is drained, or it was evicted, deleted or scaled away."
+    ),
     Reason.LOAD_UNCERTAIN: ReasonDoc(
-        "Two ways of measuring concurrency disagree.", "Check that all engine pods are scraped and their clocks agree."
+        "Two ways of measuring concurrency disagree: an engine's counter does not mean what it is taken for.",
+        "Check that the engine release is supported, and that none of its series is dropped or renamed on the way to the operator.",
     ),
     Reason.MODEL_MISMATCH: ReasonDoc(
         "Step times do not follow the learned curve even after a correction.", "Read the decision with kubectl dflash explain."

@@ -19,10 +19,14 @@ VLLM_SHARED = (
     "steps",
     "prompt",
     "cached",
+    "requests",
 )
 """Quantities that the dialect reads anyway."""
 
 VLLM_MORE = (
+    Series("ended_prompt", "vllm:request_prompt_tokens_sum"),
+    Series("ended_generated", "vllm:request_generation_tokens_sum"),
+    Series("lived_seconds", "vllm:request_decode_time_seconds_sum"),
     Series("preemptions", "vllm:num_preemptions_total"),
     Series("cache_use", "vllm:kv_cache_usage_perc", gauge=True, over="max"),
     Series("waiting", "vllm:num_requests_waiting", gauge=True, over="min"),
@@ -38,6 +42,7 @@ SGLANG_SHARED = (
     "queue_seconds",
     "prefill_seconds",
     "requests",
+    "prompt",
 )
 
 _TOTALS = (("priority", ""),)

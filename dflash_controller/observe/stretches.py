@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dflash_controller.observe.little import Counted, LittlesLaw
 from dflash_controller.observe.series import Cell, Window
 from dflash_controller.planning.tuner.stretch import Stretch
 
@@ -38,9 +39,28 @@ _AGREE = 1.1
 """Ratio up to which two step times agree."""
 _BRIEF = 0.25
 """Requests that last less than this part of a stretch lie in it, but for a few."""
+_WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
+"""Requests waited for their turn, be it in the middle of their decoding."""
 _POOLED_STEPS = 2000.0
 """Verify steps of ended requests that fix the acceptance length to some 2 % (one step's tokens scatter by 75 % of their mean)."""
 _KEPT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Requests that ended in a window."""
+
+    requests: float
+    prompt: float
+    """Their tokens."""
+    generated: float
+    lived_s: float | None
+    """For how long they were decoded, in all; None: not exported."""
+
+    @property
+    def context(self) -> float:
+        """Tokens that one of them held while it was decoded: all of its prompt, and on average half of its answer."""
+        return (self.prompt + self.generated / 2) / self.requests if self.requests > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +71,25 @@ class _Seen:
     batch: float
     """Requests in a step, mean over the steps; 0 where nothing was decoded."""
     passes: float
-    own_step_s: float | None
-    """Seconds a step took for the requests in it; None where none tells."""
+    request_steps: float
+    """Of all requests together."""
+    told: tuple[float, float]
+    """Seconds that steps took for the requests in them, and how many steps those were."""
     life_s: float
-    """Mean duration of the requests that ``own_step_s`` is told by; 0 where they tell it step by step."""
+    """Mean duration of the requests that ``told`` is told by; 0 where they tell it step by step."""
     steps: float
     committed: float
     tokens: float
     survival: tuple[float, ...]
     prefilled: float
     unfit: str
+    ended: _Ended
+
+    @property
+    def own_step_s(self) -> float | None:
+        """Seconds a step took for the requests in it; None where none tells."""
+        seconds, steps = self.told
+        return seconds / steps if seconds > 0 and steps > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +107,7 @@ class Follower:
         self._speculation_on = speculation_on
         self._past: deque[_Past] = deque(maxlen=_KEPT)
         self._credited: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._law = LittlesLaw()
         self.last_s = 0.0
         """End of the last window taken."""
 
@@ -90,8 +120,13 @@ class Follower:
         seen = self._read(window, self._speculation_on, self._acceptance)
         if seen is None or window.seconds <= 0:
             return None
+        doubted = self._doubted(window.seconds, seen)
         if seen.batch <= 0:
-            return Stretch(end_s, window.seconds, seen.block, 0.0, 0.0, seen.steps, seen.committed, seen.tokens, seen.survival)
+            return Stretch(
+                *(end_s, window.seconds, seen.block, 0.0, 0.0, seen.steps, seen.committed, seen.tokens, seen.survival),
+                requests=seen.ended.requests,
+                context=seen.ended.context,
+            )
         step_s, steady = self._step_time(window.seconds, seen)
         return Stretch(
             at_s=end_s,
@@ -104,7 +139,17 @@ class Follower:
             tokens=seen.tokens,
             survival=seen.survival,
             unfit=seen.unfit or ("Prefill" if _prefilling(seen) else "") or ("" if steady else "Unsteady"),
+            requests=seen.ended.requests,
+            context=seen.ended.context,
+            doubted=doubted,
         )
+
+    def _doubted(self, seconds: float, seen: _Seen) -> bool:
+        ended = seen.ended
+        if seen.unfit in _WAITED or ended.lived_s is None:
+            self._law.clear()
+            return False
+        return self._law.contradicts(Counted(seconds, seen.batch, seen.request_steps, *seen.told, ended.requests, ended.lived_s))
 
     def _step_time(self, seconds: float, seen: _Seen) -> tuple[float, bool]:
         """Seconds per step, and whether the load was steady enough for that to be the step time at the mean load."""
@@ -165,7 +210,13 @@ def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
     if any(value is None for value in needed):
         return None
     request_steps, seconds, passes, tokens = (value or 0.0 for value in needed)
-    moved = {name: window.deltas.get(Cell(name), 0.0) for name in ("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions")}
+    moved = {
+        name: window.deltas.get(Cell(name), 0.0)
+        for name in (
+            *("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions"),
+            *("requests", "ended_prompt", "ended_generated"),
+        )
+    }
     drafts = moved["drafts"] if speculation_on else 0.0
     by_position = {
         int(cell.part): value for cell, value in window.deltas.items() if cell.quantity == "accepted_at" and cell.part.isdecimal()
@@ -175,13 +226,15 @@ def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
     one_block = drafts > 0 and abs(mean - block) <= _FRACTION and not any(by_position[i] > 0 for i in by_position if i >= block - 1)
     # A step that a schedule runs without drafts counts none.
     mixed = drafts > 0 and (not one_block or drafts < (1 - _FRACTION) * request_steps)
+    ended = _Ended(moved["requests"], moved["ended_prompt"], moved["ended_generated"], window.deltas.get(Cell("lived_seconds")))
     if request_steps <= 0 or passes <= 0:
-        return _Seen(max(1, block), 0.0, 0.0, None, 0.0, 0.0, 0.0, max(0.0, tokens), (), 0.0, "")
+        return _Seen(max(1, block), 0.0, 0.0, 0.0, (0.0, 0.0), 0.0, 0.0, 0.0, max(0.0, tokens), (), 0.0, "", ended)
     return _Seen(
         block=max(1, block),
         batch=max(1.0, request_steps / passes),
         passes=passes,
-        own_step_s=seconds / request_steps,
+        request_steps=request_steps,
+        told=(seconds, request_steps),
         life_s=0.0,
         steps=drafts or request_steps,
         committed=drafts + moved["accepted"] if drafts > 0 else request_steps,
@@ -189,6 +242,7 @@ def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
         survival=tuple(min(1.0, by_position[i] / drafts) for i in sorted(by_position) if i < block - 1) if one_block else (),
         prefilled=max(0.0, moved["prompt"] - moved["cached"]),
         unfit=_crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
+        ended=ended,
     )
 
 
@@ -202,7 +256,7 @@ def _sglang(window: Window, speculation_on: bool, acceptance: _Acceptance) -> _S
         name: window.deltas.get(Cell(name), 0.0)
         for name in (
             *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
-            *("prefilled", "entered", "bare_passes"),
+            *("prefilled", "entered", "bare_passes", "prompt"),
         )
     }
     block = round(window.levels.get(Cell("block"), 0.0)) if speculation_on else 1
@@ -214,20 +268,22 @@ def _sglang(window: Window, speculation_on: bool, acceptance: _Acceptance) -> _S
         length = acceptance(generated, ended)
     else:
         ended = max(0.0, generated - moved["requests"])
+    # Queueing and prefill are credited when a request enters, and more may enter than end, or fewer.
+    share = moved["requests"] / moved["entered"] if moved["entered"] > 0 else 0.0
+    decoded_s = max(0.0, moved["e2e_seconds"] - share * (moved["queue_seconds"] + moved["prefill_seconds"]))
+    requests = _Ended(moved["requests"], moved["prompt"], generated, decoded_s if decoded_s > 0 or not moved["requests"] else None)
     passes, tokens = moved["passes"], moved["tokens"]
     committed = min(generated, block * ended) if speculation_on else ended
     if passes <= 0 or tokens <= 0:
-        return _Seen(block, 0.0, 0.0, None, 0.0, ended, committed, max(0.0, tokens), (), 0.0, "")
+        return _Seen(block, 0.0, 0.0, 0.0, (decoded_s, ended), 0.0, ended, committed, max(0.0, tokens), (), 0.0, "", requests)
     if length is None:
         return None
-    # Queueing and prefill are credited when a request enters, and more may enter than end, or fewer.
-    share = moved["requests"] / moved["entered"] if moved["entered"] > 0 else 0.0
-    decoded_s = moved["e2e_seconds"] - share * (moved["queue_seconds"] + moved["prefill_seconds"])
     return _Seen(
         block=block,
         batch=max(1.0, tokens / (length * passes)),
         passes=passes,
-        own_step_s=decoded_s / ended if ended > 0 and decoded_s > 0 else None,
+        request_steps=tokens / length,
+        told=(decoded_s, ended),
         life_s=moved["e2e_seconds"] / moved["requests"] if moved["requests"] > 0 else 0.0,
         steps=ended,
         committed=committed,
@@ -236,6 +292,7 @@ def _sglang(window: Window, speculation_on: bool, acceptance: _Acceptance) -> _S
         prefilled=moved["prefilled"],
         unfit=_crowded(window, window.levels.get(Cell("retracted"), 0.0) > 0)
         or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
+        ended=requests,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.api.defaults import RolloutPolicy
+from dflash_controller.api.defaults import RolloutPolicy, effective_tuning
 from dflash_controller.api.types import Spec
 from dflash_controller.planning import operations
 from dflash_controller.planning.analysis.evidence import Evidence
@@ -27,6 +27,7 @@ from dflash_controller.planning.situation import Situation
 from dflash_controller.planning.surge import SURGE_PATIENCE_S, unschedulable_s
 from dflash_controller.planning.trial import Finding, Trial
 from dflash_controller.planning.trouble import deadline_exceeded, failing, trouble
+from dflash_controller.planning.tuner.promise import promise
 from dflash_controller.planning.window import opening
 
 LOOK_AGAIN_S = 60.0
@@ -65,8 +66,19 @@ class Case:
 
     @property
     def question(self) -> Question | None:
-        warm_up_s = self.situation.context.warm_up_s
-        return question(self.policy, self.stable, self.candidate, concurrent=self.concurrent, warm_up_s=warm_up_s)
+        context, stable = self.situation.context, self.stable
+        asked = question(self.policy, stable, self.candidate, concurrent=self.concurrent, warm_up_s=context.warm_up_s)
+        if asked is None or not self.by_tuner:
+            return asked
+        resolved = stable.resolved
+        promised = promise(
+            context.tuning.learned,
+            stable.speculation,
+            self.candidate.speculation,
+            mixture=resolved.mixture_of_experts or resolved.hybrid,
+            min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
+        )
+        return replace(asked, promise=promised)
 
     def rule(self, phase: Phase, reason: Reason, message: str, **more: Any) -> Ruling:
         return Ruling(phase, reason, message, **{"trial": self.trial, **more})

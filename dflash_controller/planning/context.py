@@ -44,6 +44,8 @@ class Knowledge:
     """What the pods of the revision in force did in the last minutes, oldest first."""
     measured: int = 0
     """Its pods that the last round of measurements reached."""
+    short_for_s: float = 0.0
+    """For how long those have been too few to judge by; 0 while they are enough."""
     record: str | None = None
     """To be kept with the revision in force now, so that it outlives the operator; None: what is kept will do."""
     said: tuple[str, ...] = ()

@@ -21,6 +21,8 @@ from dflash_controller.planning.tuner.policy import decide
 from dflash_controller.planning.window import opening
 from dflash_controller.render.startup import startup_budget_s
 
+MISSED_LOOKS = 3
+"""For so many looks too few pods must be measured before the tuner says that it holds. It changes nothing from the first one on."""
 _TRIED = frozenset({State.STABLE, State.FAILED})
 
 
@@ -87,7 +89,10 @@ def _cure(situation: Situation, spec: Spec, policy: RolloutPolicy, stable: Recor
 def _decision(
     situation: Situation, spec: Spec, policy: RolloutPolicy, tuning: TuningPolicy, stable: Record, against: str
 ) -> Decision | None:
-    """None before anything was learned: the status then says what it said."""
+    """None before anything was learned, and where too few pods were measured just now: the status then says what it said.
+
+    An operator that has just started has measured nobody, and a pod may miss a round: that is over in a moment and worth no word.
+    """
     knowledge = situation.context.tuning
     if knowledge.learned is None:
         return None
@@ -105,12 +110,17 @@ def _decision(
         restart_s=restart_s(situation, stable),
         frozen=against or _frozen(situation, spec, policy),
         degraded=_degraded(situation),
+        leaving=_leaving(situation),
         metrics=_metrics(situation),
         changes=tuple(changes(situation.records)),
         schedule=_can_schedule(stable, tuning),
         max_concurrency=resolved.max_concurrency,
     )
-    return decide(circumstances, knowledge.learned)
+    decision = decide(circumstances, knowledge.learned)
+    few = decision.reason is Reason.METRICS_MISSING and not circumstances.metrics
+    if few and knowledge.short_for_s < MISSED_LOOKS * situation.context.tuning_look_s:
+        return None
+    return decision
 
 
 def _metrics(situation: Situation) -> str:
@@ -175,9 +185,14 @@ def _degraded(situation: Situation) -> str:
         return "spec.replicas is 0"
     if serving < replicas:
         return f"{serving} of {replicas} replicas serve"
-    if any(pod.terminating for pod in situation.snapshot.pods):
-        return "a replica is on its way out"
     return ""
+
+
+def _leaving(situation: Situation) -> str:
+    """Nodes are not watched: one that is drained shows in the pods that leave it. What a dead node held may be leaving for ever."""
+    snapshot = situation.snapshot
+    leaving = any(pod.terminating and pod.node not in snapshot.dead_nodes for pod in snapshot.pods)
+    return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
 
 
 def _can_schedule(stable: Record, tuning: TuningPolicy) -> bool:

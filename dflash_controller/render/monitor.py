@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dflash_controller.api.names import HTTP_PORT_NAME, child_labels, engine_selector
+from dflash_controller.api.names import (
+    HTTP_PORT_NAME,
+    LABEL_BLOCK_SIZE,
+    LABEL_DEPLOYMENT,
+    LABEL_REVISION,
+    LABEL_ROLE,
+    child_labels,
+    engine_selector,
+)
 
 SCRAPE_INTERVAL = "15s"
 """Short enough for sub-windows of 15 to 30 s, in which the load of one replica is measured."""
@@ -18,6 +26,8 @@ def pod_monitor(name: str, namespace: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace, "labels": child_labels(name)},
         "spec": {
             "selector": {"matchLabels": engine_selector(name)},
+            # Rules and dashboards tell deployments, revisions and block sizes apart by these.
+            "podTargetLabels": [LABEL_DEPLOYMENT, LABEL_ROLE, LABEL_REVISION, LABEL_BLOCK_SIZE],
             "podMetricsEndpoints": [{"port": HTTP_PORT_NAME, "path": "/metrics", "interval": SCRAPE_INTERVAL}],
         },
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
 from dflash_controller.planning.snapshot import Key
-from dflash_controller.planning.tuner.decision import PREDICTED, Decision
+from dflash_controller.planning.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Decision
 from dflash_controller.planning.tuning_status import said
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -33,6 +34,16 @@ class Shown:
     """What each revision is: ``stable``, ``candidate``, ``superseded`` and so on."""
     analysis: Sequence[Mapping[str, Any]] = ()
     """``status.rollout.analysis``."""
+    conditions: Sequence[Mapping[str, Any]] = ()
+    """``status.conditions``."""
+    notices: Sequence[Mapping[str, Any]] = ()
+    """``status.notices``."""
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Wanted and serving ones, by the words ``desired`` and ``serving``."""
+    startup_budget_s: float | None = None
+    """How long an engine may take from the start of its container to Ready."""
+    startup_s: float | None = None
+    """The longest that a serving pod took, from being made to Ready; None where none serves or all have restarted since."""
 
 
 class Metrics:
@@ -151,6 +162,7 @@ class _Deployments(Collector):
         for key, revision, role in self._roles():
             revisions.add_metric([key.namespace, key.name, revision, role], 1)
         yield revisions
+        yield from self._states()
         yield from self._rollouts()
         yield from self._tuner()
 
@@ -158,6 +170,31 @@ class _Deployments(Collector):
         for key, shown in sorted(self.shown.items()):
             for revision, role in sorted(shown.revisions.items()):
                 yield key, revision, role
+
+    def _states(self) -> Iterator[Metric]:
+        conditions = GaugeMetricFamily(
+            "dflash_condition_since_timestamp_seconds", "When a condition got its status.", labels=[*_OF, "type", "status", "reason"]
+        )
+        notices = GaugeMetricFamily("dflash_notice", "Always 1; something worth knowing that is not wrong.", labels=[*_OF, "reason"])
+        replicas = GaugeMetricFamily("dflash_replicas", "Replicas: desired and serving.", labels=[*_OF, "state"])
+        budgets = GaugeMetricFamily(
+            "dflash_startup_budget_seconds", "From the start of an engine's container to Ready, at most.", labels=_OF
+        )
+        starts = GaugeMetricFamily("dflash_startup_seconds", "The longest that a serving pod took from being made to Ready.", labels=_OF)
+        for key, shown in sorted(self.shown.items()):
+            of = [key.namespace, key.name]
+            for item in shown.conditions:
+                since = datetime.fromisoformat(item["lastTransitionTime"]).timestamp()
+                conditions.add_metric([*of, item["type"], item["status"], item["reason"]], since)
+            for reason in sorted({item["reason"] for item in shown.notices}):
+                notices.add_metric([*of, reason], 1)
+            for state, count in shown.replicas.items():
+                replicas.add_metric([*of, state], count)
+            if shown.startup_budget_s is not None:
+                budgets.add_metric(of, shown.startup_budget_s)
+            if shown.startup_s is not None:
+                starts.add_metric(of, shown.startup_s)
+        yield from (conditions, notices, replicas, budgets, starts)
 
     def _rollouts(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])
@@ -184,6 +221,16 @@ class _Deployments(Collector):
         speeds = GaugeMetricFamily(
             "dflash_tuner_predicted_tokens_per_second", "Of one replica at the load seen, by block size.", labels=[*_OF, "block_size"]
         )
+        measured = GaugeMetricFamily(
+            "dflash_tuner_measured_tokens_per_second",
+            "Of one replica while it has traffic, by block size: those that served in the window.",
+            labels=[*_OF, "block_size"],
+        )
+        crossovers = GaugeMetricFamily(
+            "dflash_tuner_crossover_concurrency",
+            "Requests per replica at which the two fastest block sizes change places, as predicted; none where they do not.",
+            labels=_OF,
+        )
         numbers = GaugeMetricFamily("dflash_tuner_input", "A number the last decision rests on.", labels=[*_OF, "name"])
         for key, decision in sorted(self.decisions.items()):
             of = [key.namespace, key.name]
@@ -191,11 +238,14 @@ class _Deployments(Collector):
             if decision.recommendation is not None:
                 recommended.add_metric(of, decision.recommendation.max_block_size)
             for name, value in decision.numbers.items():
-                arm = name.removeprefix(PREDICTED)
                 if isinstance(value, str):
                     continue
-                if arm != name:
-                    speeds.add_metric([*of, arm], value)
+                if name.startswith(PREDICTED):
+                    speeds.add_metric([*of, name.removeprefix(PREDICTED)], value)
+                elif name.startswith(MEASURED):
+                    measured.add_metric([*of, name.removeprefix(MEASURED)], value)
+                elif name == CROSSOVER:
+                    crossovers.add_metric(of, value)
                 else:
                     numbers.add_metric([*of, name], value)
-        yield from (states, recommended, speeds, numbers)
+        yield from (states, recommended, speeds, measured, crossovers, numbers)

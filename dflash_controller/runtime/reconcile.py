@@ -120,7 +120,8 @@ class Reconciler:
         )
 
     def _show(self, key: Key) -> None:
-        deployment = self._store.snapshot(key).deployment
+        snapshot = self._store.snapshot(key)
+        deployment = snapshot.deployment
         if deployment is None:
             self._metrics.forget(key)
             self._tuners.forget(key)
@@ -131,4 +132,19 @@ class Reconciler:
             for item in status.get("revisions") or ()
         }
         rollout = status.get("rollout") or {}
-        self._metrics.show(key, Shown(rollout.get("phase", "None"), revisions, rollout.get("analysis") or ()))
+        starts = [
+            (pod.ready_since - pod.created_at).total_seconds()
+            for pod in snapshot.pods
+            if pod.serving and pod.ready_since is not None and pod.created_at is not None and not pod.restarts
+        ]
+        shown = Shown(
+            phase=rollout.get("phase", "None"),
+            revisions=revisions,
+            analysis=rollout.get("analysis") or (),
+            conditions=status.get("conditions") or (),
+            notices=status.get("notices") or (),
+            replicas={"desired": (deployment.get("spec") or {}).get("replicas", 1), "serving": status.get("readyReplicas") or 0},
+            startup_budget_s=status.get("startupBudgetSeconds"),
+            startup_s=max(starts, default=None),
+        )
+        self._metrics.show(key, shown)

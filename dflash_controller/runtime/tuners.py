@@ -20,6 +20,7 @@ from dflash_controller.planning.snapshot import Key, Object, Snapshot
 from dflash_controller.planning.speculation_health import LOOK_BACK_S
 from dflash_controller.planning.tuner.decision import Decision
 from dflash_controller.planning.tuner.learner import Learner
+from dflash_controller.planning.tuner.policy import needed
 from dflash_controller.planning.tuner.schedule import true_step_s
 from dflash_controller.planning.tuner.stretch import Stretch
 from dflash_controller.planning.tuning_status import said
@@ -49,9 +50,11 @@ class _Case:
     """When what was learned was last kept with a revision, or when it was first looked at."""
     news: bool = False
     """Something was learned since."""
-    move: bool = False
-    """The revision in force has another name than the one the record is kept with."""
+    kept_with: str | None = None
+    """The revision that has the record; it moves when another one is in force. None: nothing is kept yet."""
     recent: deque[Stretch] = field(default_factory=deque)
+    short_since_s: float | None = None
+    """Since when too few pods have been measured to judge by; None while they are enough."""
     said: tuple[str, ...] = ()
     said_since: datetime | None = None
 
@@ -84,10 +87,16 @@ class Tuners:
             case.recent.extend(new)
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
+        measured = self._measured.measured(key, stable)
+        if measured >= needed(sum(pod.serving for pod in snapshot.pods)):
+            case.short_since_s = None
+        elif case.short_since_s is None:
+            case.short_since_s = now.timestamp()
         return Knowledge(
             learned=case.learner.learned(now.timestamp(), _window_s(snapshot)),
             recent=tuple(case.recent),
-            measured=self._measured.measured(key, stable),
+            measured=measured,
+            short_for_s=0.0 if case.short_since_s is None else now.timestamp() - case.short_since_s,
             record=self._record(case, now.timestamp()),
             said=case.said,
             said_since=case.said_since,
@@ -108,7 +117,7 @@ class Tuners:
     def stored(self, key: Key) -> None:
         """What ``Knowledge.record`` asked for has been written."""
         if case := self._cases.get(key):
-            case.stored_at_s, case.news, case.move = self._now().timestamp(), False, False
+            case.stored_at_s, case.news, case.kept_with = self._now().timestamp(), False, case.stable
 
     def forget(self, key: Key) -> None:
         """The deployment is gone."""
@@ -119,16 +128,18 @@ class Tuners:
         if case is not None and case.stable == stable:
             return case
         if case is not None and case.curve == curve:
-            case.stable, case.move = stable, True
+            case.stable = stable
+            case.stored_at_s = 0.0  # what is known is kept at once: after a change it is needed most
             case.recent.clear()
             return case
-        learner = Learner.from_json(_kept(stable, snapshot))
-        case = _Case(stable, curve, learner, now_s)
+        kept_with, record = _kept(stable, snapshot)
+        case = _Case(stable, curve, Learner.from_json(record), now_s, kept_with=kept_with)
         self._cases[key] = case
         return case
 
     def _record(self, case: _Case, now_s: float) -> str | None:
-        if not case.move and not (case.news and now_s - case.stored_at_s >= self._record_s):
+        moves = case.kept_with not in (None, case.stable)
+        if not moves and not (case.news and now_s - case.stored_at_s >= self._record_s):
             return None
         return json.dumps(case.learner.to_json(), separators=(",", ":"), sort_keys=True)
 
@@ -155,15 +166,15 @@ def _curve(item: Object) -> str:
     return json.dumps([resolved.get(name) for name in _CURVE], sort_keys=True)
 
 
-def _kept(stable: str, snapshot: Snapshot) -> Any:
-    """What was kept with the revision in force, or, where it has nothing yet, with the newest one that has the same curve."""
+def _kept(stable: str, snapshot: Snapshot) -> tuple[str | None, Any]:
+    """What was kept with the revision in force, or, where it has nothing yet, with the newest one that has the same curve; and which."""
     by_age = sorted(snapshot.revisions, key=lambda item: (item["metadata"]["name"] == stable, item.get("revision", 0)), reverse=True)
     curve = next((_curve(item) for item in by_age if item["metadata"]["name"] == stable), None)
     for item in by_age:
         text = (item["metadata"].get("annotations") or {}).get(names.ANNOTATION_LEARNED)
         if text and _curve(item) == curve:
             try:
-                return json.loads(text)
+                return item["metadata"]["name"], json.loads(text)
             except ValueError:
                 _log.warning("%s: what the tuner had learned cannot be read; it learns anew", revision_of(item))
-    return None
+    return None, None

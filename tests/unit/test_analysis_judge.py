@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import GATES
 from dflash_controller.planning.analysis.evidence import Evidence, Trace
 from dflash_controller.planning.analysis.judge import judge
-from dflash_controller.planning.analysis.verdict import Decision, Outcome
+from dflash_controller.planning.analysis.verdict import Decision, Outcome, Promise, Question
 from tests.unit.analysis_world import DRAFTER, TARGET, Engine, evidence, gated, runs, verdict
 
 NOW = 1800.0
@@ -231,3 +232,75 @@ def test_an_engine_change_is_promoted_for_serving_a_window_without_failures() ->
 def test_an_engine_change_with_failures_among_few_requests_waits() -> None:
     few = [Engine("new", requests=1.0, failed=0.5, acceptance=6), Engine("old", requests=1.0)]
     assert judge(TARGET, evidence(*few), NOW).decision is Decision.CONTINUE
+
+
+def shorter(gain: float = 0.0, least: float = 0.0, **of: float) -> tuple[Question, Engine]:
+    """The tuner's choice of block 8 in place of 16, and an engine that runs it."""
+    asked = replace(gated(speed=GATES["speed"]), candidate_block=8, promise=Promise(math.log1p(gain), math.log1p(least)))
+    return asked, Engine("new", acceptance=5.0, step_s=0.0083333 / of.get("speed", 1.0), seed=7)
+
+
+def test_the_tuners_choice_is_judged_by_traffic_and_not_by_one_prompt_at_a_time() -> None:
+    asked, engine = shorter()
+    few = replace(engine, count=6)
+    fast = runs(speed=1.78)
+    judgement = judge(asked, evidence(few, probe=fast), NOW)
+    assert judgement.decision is Decision.CONTINUE
+    probed = verdict(judgement, "probeSpeed")
+    assert (probed.outcome, probed.gates) == (Outcome.SUCCESSFUL, False)
+    assert judge(replace(asked, promise=None), evidence(few, probe=fast), NOW).decision is Decision.PROMOTE, "a change the user made"
+    slow = judge(asked, evidence(few, probe=runs(speed=0.5)), NOW)
+    assert slow.decision is Decision.CONTINUE
+    assert judge(asked, evidence(engine, probe=runs(speed=0.5)), NOW).decision is Decision.PROMOTE, (
+        "no slower under the load it was made for"
+    )
+
+
+def test_its_text_is_still_compared() -> None:
+    asked, engine = shorter()
+    judgement = judge(replace(asked, text_gates=True), evidence(engine, probe=runs(differing=32)), NOW)
+    assert (judgement.decision, judgement.reason) == (Decision.FAIL, Reason.TEXT_DIFFERS)
+
+
+@pytest.mark.parametrize(
+    ("speed", "decision"), [(1.12, Decision.PROMOTE), (1.07, Decision.PROMOTE), (1.0, Decision.FAIL), (0.9, Decision.FAIL)]
+)
+def test_a_choice_that_does_not_bring_what_was_promised_is_given_up(speed: float, decision: Decision) -> None:
+    asked, engine = shorter(0.12, 0.05, speed=speed)
+    judgement = judge(asked, evidence(engine), NOW)
+    assert judgement.decision is decision
+    assert "+12 % was predicted, and +5.0 % is asked for" in verdict(judgement, "speed").message
+
+
+def test_a_choice_that_is_faster_by_too_little_is_looked_at_until_that_is_sure() -> None:
+    asked, engine = shorter(0.12, 0.05, speed=1.04)
+    assert judge(asked, evidence(replace(engine, spread=0.3)), NOW).decision is Decision.CONTINUE
+    sure = [replace(engine, spread=0.001), *(Engine(name, spread=0.001, seed=at, ready_at_s=-9e3) for at, name in enumerate("ab"))]
+    assert judge(asked, evidence(*sure), NOW).decision is Decision.FAIL
+
+
+@pytest.mark.parametrize(
+    ("speed", "decision", "reason"),
+    [
+        (1.15, Decision.PROMOTE, Reason.ANALYSIS_PASSED),
+        (1.07, Decision.PROMOTE, Reason.ANALYSIS_PASSED),
+        (1.0, Decision.HOLD, Reason.REPLICA_BIAS),
+        (0.7, Decision.FAIL, Reason.ANALYSIS_FAILED),
+    ],
+)
+def test_of_one_replica_on_each_side_an_estimate_that_agrees_with_the_prediction_is_enough(
+    speed: float, decision: Decision, reason: Reason
+) -> None:
+    asked, engine = shorter(0.12, 0.05, speed=speed)
+    judgement = judge(asked, evidence(engine, Engine("old", seed=8, ready_at_s=-9e3)), NOW)
+    assert (judgement.decision, judgement.reason) == (decision, reason)
+    if decision is Decision.PROMOTE:
+        without = judge(replace(asked, promise=Promise()), evidence(engine, Engine("old", seed=8, ready_at_s=-9e3)), NOW)
+        assert (without.decision is Decision.PROMOTE) == (speed > 1.1)
+
+
+def test_where_nothing_was_promised_it_must_be_no_worse() -> None:
+    asked, engine = shorter()
+    judgement = judge(asked, evidence(engine), NOW)
+    assert judgement.decision is Decision.PROMOTE
+    assert "predicted" not in judgement.message

@@ -113,7 +113,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def source(server: Server) -> AsyncIterator[PrometheusSource]:
-    settings = PrometheusSettings(server.url, backoff_s=0.0, matcher={"cluster": "here"})
+    settings = PrometheusSettings(server.url, backoff_s=0.0, timeout_s=120.0, matcher={"cluster": "here"})
     made = PrometheusSource(settings, trials=TrialSettings(attempts=2), wall=lambda: server.now)
     yield made
     await made.close()

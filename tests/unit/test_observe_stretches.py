@@ -28,6 +28,10 @@ VLLM: Counts = {
     "steps": 1000,
     "prompt": 5000,
     "preemptions": 0,
+    "requests": 100,
+    "ended_prompt": 5000,
+    "ended_generated": 48_000,
+    "lived_seconds": 240,
 }
 """8 requests a step of 30 ms, 6 tokens each: 1,000 steps in 30 s."""
 SGLANG: Counts = {
@@ -41,6 +45,7 @@ SGLANG: Counts = {
     "requests": 100,
     "entered": 100,
     "prefilled": 5000,
+    "prompt": 5000,
 }
 """The same load; requests last 2.5 s."""
 NORMAL = {"vllm": VLLM, "sglang": SGLANG}
@@ -70,6 +75,7 @@ def test_concurrency_step_time_and_acceptance(engine: str) -> None:
     assert made.concurrency == pytest.approx(8)
     assert made.step_s == pytest.approx(0.03)
     assert (made.steps, made.committed, made.tokens) == (8000, 48_000, 48_000)
+    assert (made.requests, made.context) == (100, 290), "50 of the prompt, and 480 of the answer in the end"
 
 
 @pytest.mark.parametrize("engine", sorted(DIALECTS))
@@ -132,6 +138,7 @@ def test_an_idle_stretch_has_no_concurrency_and_is_told() -> None:
     for engine in DIALECTS:
         made = second(engine, window(engine, **dict.fromkeys(NORMAL[engine], 0.0)))
         assert (made.concurrency, made.step_s, made.steps, made.tokens, made.unfit) == (0, 0, 0, 0, "")
+        assert (made.requests, made.context) == (0, 0)
         assert not made.served
 
 
@@ -152,6 +159,40 @@ def test_a_schedule_is_told_by_the_block_in_use_and_mixtures_are_no_points() -> 
 
 def test_survival_is_by_position() -> None:
     assert second("vllm", window("vllm")).survival == pytest.approx([0.8 ** (i + 1) for i in range(15)])
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrong", "why"),
+    [
+        ("sglang", {"tokens": 144_000}, "tokens that were verified are taken for decoded ones"),
+        ("sglang", {"tokens": 32_000}, "a rank's tokens are missing"),
+        ("vllm", {"lived_seconds": 50}, "most of the requests that end are not seen"),
+        ("vllm", {"step_seconds": 160, "request_steps": 5300}, "an engine's steps are missing"),
+    ],
+)
+def test_a_concurrency_that_littles_law_contradicts_is_doubted(engine: str, wrong: Counts, why: str) -> None:
+    follower = Follower(engine, True)
+    right = [follower.take(window(engine), 30.0 * turn) for turn in range(1, 6)]
+    assert [one.doubted for one in right if one] == [False] * 5
+    told = [follower.take(window(engine, **wrong), 30.0 * turn) for turn in range(6, 14)]
+    assert all(one is not None and one.doubted for one in told[3:]), why
+    follower.take(window(engine, {"waiting": 2.0}, **wrong), 420.0)
+    after = follower.take(window(engine), 450.0)
+    assert after is not None
+    assert not after.doubted, "where requests waited nothing is compared with it"
+
+
+@pytest.mark.parametrize("engine", sorted(DIALECTS))
+def test_what_cannot_be_compared_is_not_doubted(engine: str) -> None:
+    """Requests longer than what is kept, a series that is missing, no requests, and a third of them broken off."""
+    lived = {"vllm": "lived_seconds", "sglang": "e2e_seconds"}[engine]
+    without = window(engine)
+    without = replace(without, deltas={cell: value for cell, value in without.deltas.items() if cell != Cell(lived)})
+    third = {lived: NORMAL[engine][lived] * 0.7, "requests": 70, "entered": 70, "verify_steps": 5600, "generated": 33_600}
+    for wrong in (window(engine, requests=2, entered=2), without, window(engine, requests=0), window(engine, **third)):
+        follower = Follower(engine, True)
+        told = [follower.take(wrong, 30.0 * turn) for turn in range(1, 5)]
+        assert not any(one is not None and one.doubted for one in told)
 
 
 def test_missing_counters_are_no_stretch() -> None:
@@ -191,6 +232,7 @@ def test_every_series_is_on_the_recorded_page_or_a_labelled_counter_of_one_that_
     assert made is not None
     # What the whole recorded run had on average, told by the requests themselves.
     assert made.concurrency == pytest.approx({"vllm": 55174 / 2774, "sglang": 446109 * 67935 / 434108 / 5371}[engine])
+    assert made.context == pytest.approx(64 + 300 / 2, rel=0.005), "64 prompt tokens, 300 of the answer; one warm-up request"
 
 
 def target(name: str = "a", revision: str = "r1", ready_at_s: float = 0.0) -> Target:

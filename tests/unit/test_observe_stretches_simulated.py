@@ -84,11 +84,15 @@ def test_a_steady_load_is_told_within_five_percent(name: str, stream: bool, bloc
     length = simulated.batch.table.acceptance(WORKLOAD, block).length(block)
     fit = [one for one in made if one is not None and not one.unfit]
     assert len(fit) >= 2
+    assert not any(one.doubted for one in fit)
     for one in fit:
         assert one.block == block
         assert one.concurrency == pytest.approx(concurrency, rel=0.05)
         assert one.step_s == pytest.approx(step_s(simulated.batch.table, block, concurrency), rel=0.05)
         assert one.tokens == pytest.approx(concurrency * length / one.step_s * one.seconds, rel=0.08)
+    ended = [one for one in made if one is not None and one.requests]
+    assert ended or requests != "short"
+    assert all(one.context == pytest.approx(64 + REQUESTS[requests] / 2, rel=0.01) for one in ended)
     assert sum(one.committed for one in fit) / sum(one.steps for one in fit) == pytest.approx(length, rel=0.03)
     for one in fit:
         assert len(one.survival) == (block - 1 if name == "vllm" else 0)
@@ -124,6 +128,7 @@ LOADS: dict[str, Clients] = {
 def test_no_stretch_of_a_moving_load_claims_a_wrong_step_time(name: str, load: str, requests: str) -> None:
     simulated = engine(name)
     made = loaded(simulated, LOADS[load], 240.0, REQUESTS[requests])
+    assert not any(one.doubted for one in made if one is not None), "what is in flight explains it"
     assert all(abs(error) <= 0.1 for error in errors(simulated, made))
     if load in ("a slow ramp", "a jump", "a drop"):
         assert len(errors(simulated, made)) >= 2, "what is steady of it is told"

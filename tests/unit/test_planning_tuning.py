@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ from dflash_controller.planning.tuning import changes
 from tests.unit.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.test_planning_decisions import COMMIT, set_drafter, settled, states
 from tests.unit.test_planning_rollouts import annotate, candidate, phase, replicas, told
+from tests.unit.test_tuner_policy import known
 
 
 class Policy:
@@ -113,6 +115,21 @@ def test_auto_changes_the_block_through_a_trial_and_nobody_is_told_that_the_user
     assert replicas(world)[stable] == 3
     assert policy.asked[-1].speculation == Fixed(8)
     assert [(change.block, change.kept) for change in policy.asked[-1].changes] == [(8, True)]
+
+
+def test_what_the_tuner_tries_is_held_against_what_it_promised_and_what_a_user_changes_is_not(policy: Policy) -> None:
+    world = tuned()
+    world.tuning = Knowledge(learned=known(32.0), measured=3)
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    assert world.question is not None
+    assert world.question.promise is not None
+    assert world.question.promise.gain > 0.1
+    assert world.question.promise.least == pytest.approx(math.log(1.05))
+    policy.wants = None
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert world.question.promise is None
 
 
 def test_the_way_back_takes_the_stored_revision_again(policy: Policy) -> None:
@@ -275,6 +292,56 @@ def test_a_tuner_that_was_told_nothing_says_nothing_and_unsays_nothing(policy: P
     world.settle()
     assert tuning(world) == shown
     assert not [step for step in world.plan().steps if isinstance(step, Event)]
+
+
+def test_a_round_that_measured_too_few_pods_is_no_reason_to_say_anything() -> None:
+    """As with an operator that has just started; what lasts is said."""
+    world = settled(replicas=3, tuning={"mode": "Auto"})
+    world.tuning = Knowledge(learned=Learned(), measured=0)
+    world.settle()
+    assert world.plan().decision is None
+    assert "tuning" not in world.deployment["status"]
+    world.tuning = replace(world.tuning, short_for_s=179.0)
+    assert world.plan().decision is None
+    world.tuning = replace(world.tuning, short_for_s=180.0)
+    decision = world.plan().decision
+    assert decision is not None
+    assert (decision.state, decision.reason, decision.message.split(",")[0]) == ("Held", Reason.METRICS_MISSING, "0 pods were measured")
+    world.tuning = replace(world.tuning, measured=2, short_for_s=0.0)
+    learning = world.plan().decision
+    assert learning is not None
+    assert learning.reason is Reason.LEARNING
+
+
+def test_what_is_known_without_any_pod_measured_is_said_at_once() -> None:
+    world = settled(replicas=3, tuning={"mode": "Auto"})
+    world.tuning = Knowledge(learned=Learned(), measured=0)
+    world.metrics = MetricsHealth(False, Reason.METRICS_STALE, "The newest samples are too old")
+    stale = world.plan().decision
+    assert stale is not None
+    assert (stale.state, stale.reason) == ("Held", Reason.METRICS_MISSING)
+    world.edit(lambda spec: spec.update(rollout={"paused": True}))
+    frozen = world.plan().decision
+    assert frozen is not None
+    assert frozen.state == "Frozen"
+
+
+def test_a_drain_of_a_node_is_waited_for(policy: Policy) -> None:
+    """It shows in the pods that leave, one after the other; on a node that is dead they may be leaving for ever."""
+    world = tuned()
+    world.reconcile()
+    assert (policy.asked[-1].leaving, policy.asked[-1].degraded) == ("", "")
+    evicted = next(iter(world.pods.values()))
+    evicted["terminating"] = True
+    world.reconcile()
+    assert "its node is drained" in policy.asked[-1].leaving
+    assert policy.asked[-1].frozen == ""
+    world.settle()
+    assert (policy.asked[-1].leaving, policy.asked[-1].degraded) == ("", "")
+    node = next(iter(world.pods.values()))["node"]
+    world.lose_node(node)
+    world.settle()
+    assert policy.asked[-1].leaving == ""
 
 
 def test_what_the_tuner_tried_in_vain_does_not_fail_the_users_intent(policy: Policy) -> None:

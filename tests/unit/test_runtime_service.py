@@ -10,8 +10,11 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.speculation import Fixed
 from dflash_controller.cluster.errors import Invalid, LostLeadership, PlanConflict, Unavailable
 from dflash_controller.planning.snapshot import Key
+from dflash_controller.planning.tuner.decision import Decision
 from dflash_controller.runtime.logs import JsonFormatter
 from dflash_controller.runtime.metrics import Metrics, Shown
 from dflash_controller.runtime.queue import WorkQueue
@@ -45,6 +48,29 @@ async def test_metrics_and_health_are_served() -> None:
 
 def lines(metrics: Metrics) -> list[str]:
     return [line for line in metrics.page().decode().splitlines() if not line.startswith("#")]
+
+
+def test_what_a_status_says_can_be_alerted_on() -> None:
+    metrics = Metrics()
+    condition = {"type": "Stalled", "status": "True", "reason": "EngineFailing", "lastTransitionTime": "2026-01-01T00:01:40Z"}
+    notice = {"reason": "FieldFight", "message": "one"}
+    shown = Shown("Completed", {}, (), [condition], [notice, notice | {"message": "two"}], {"desired": 3, "serving": 2}, 900, 240.5)
+    metrics.show(KEY, shown)
+    found = lines(metrics)
+    of = 'deployment="demo",namespace="ns"'
+    assert (
+        'dflash_condition_since_timestamp_seconds{deployment="demo",namespace="ns",reason="EngineFailing",status="True",type="Stalled"} '
+        "1.7672257e+09"
+    ) in found
+    assert 'dflash_notice{deployment="demo",namespace="ns",reason="FieldFight"} 1.0' in found
+    assert [line for line in found if line.startswith("dflash_replicas")] == [
+        f'dflash_replicas{{{of},state="desired"}} 3.0',
+        f'dflash_replicas{{{of},state="serving"}} 2.0',
+    ]
+    assert f"dflash_startup_budget_seconds{{{of}}} 900.0" in found
+    assert f"dflash_startup_seconds{{{of}}} 240.5" in found
+    metrics.forget(KEY)
+    assert not any("demo" in line for line in lines(metrics))
 
 
 def test_series_of_a_deployment_go_with_it() -> None:
@@ -143,3 +169,20 @@ def test_a_conflict_is_planned_again_almost_at_once_and_less_eagerly_if_it_goes_
 def test_a_reconcile_without_leadership_is_not_tried_again() -> None:
     metrics = Metrics()
     assert run_in_virtual_time(play(Script(failing(LostLeadership("gone"))), metrics, 100.0)) == [0.0]
+
+
+def test_speeds_predicted_and_measured_stand_side_by_side_with_the_load_at_which_the_choice_turns() -> None:
+    metrics, key = Metrics(), Key("models", "chat")
+    numbers = {"tokensPerSecond8": 900.0, "tokensPerSecond16": 1000.0, "measuredTokensPerSecond16": 980.0, "concurrency": 8.0}
+    metrics.tuned(key, Decision("Tuning", Reason.TUNED, "words", Fixed(16), None, {**numbers, "crossoverConcurrency": 11.5}))
+    of = 'deployment="chat",namespace="models"'
+    told = [line for line in lines(metrics) if line.startswith("dflash_tuner_")]
+    assert 'dflash_tuner_predicted_tokens_per_second{block_size="8",' + of + "} 900.0" in told
+    assert 'dflash_tuner_predicted_tokens_per_second{block_size="16",' + of + "} 1000.0" in told
+    assert 'dflash_tuner_measured_tokens_per_second{block_size="16",' + of + "} 980.0" in told
+    assert "dflash_tuner_crossover_concurrency{" + of + "} 11.5" in told
+    assert [line for line in told if line.startswith("dflash_tuner_input")] == [
+        'dflash_tuner_input{deployment="chat",name="concurrency",namespace="models"} 8.0'
+    ]
+    metrics.tuned(key, Decision("Tuning", Reason.TUNED, "words", Fixed(16), None, numbers))
+    assert not [line for line in lines(metrics) if line.startswith("dflash_tuner_crossover_concurrency{")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.cli.replay import main as replay
-from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.planning.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.tuner.decision import Decision
 from dflash_controller.planning.tuner.stretch import Stretch
 from dflash_controller.runtime.logs import JsonFormatter
@@ -29,13 +30,14 @@ class Measured:
 
     def __init__(self) -> None:
         self.waiting: list[Stretch] = []
+        self.pods = 2
 
     def stretches(self, key: Key, stable: str) -> list[Stretch]:
         taken, self.waiting = self.waiting, []
         return taken
 
     def measured(self, key: Key, stable: str) -> int:
-        return 2
+        return self.pods
 
 
 class Room:
@@ -60,6 +62,21 @@ def revision(name: str, number: int = 1, learned: str | None = None, *, speculat
         "revision": number,
         "data": {"resolved": {"engine": "sglang", **resolved}, "speculation": speculation or {"mode": "Fixed", "blockSize": 16}},
     }
+
+
+def engine(name: str) -> Pod:
+    """One that serves."""
+    return Pod(
+        *(name, name, "1", "ra", "engine", "node", "10.0.0.1", "Running"),
+        ready=True,
+        ready_since=START,
+        terminating=False,
+        restarts=0,
+        waiting_reason=None,
+        message=None,
+        unschedulable=None,
+        unschedulable_since=None,
+    )
 
 
 def snapshot(*revisions: dict[str, Any], stable: str | None = None, **spec: Any) -> Snapshot:
@@ -148,6 +165,25 @@ def test_another_engine_or_size_has_another_curve(change: dict[str, Any]) -> Non
     assert moved.learned.points == ()
 
 
+def test_the_record_moves_with_the_revision_in_force_if_there_is_one() -> None:
+    """Also when the operator was restarted in between; where nothing was ever learned there is nothing to move, and nothing is written."""
+    room = Room(record_s=0.0)
+    first, second = revision("chat-ra"), revision("chat-rb", 2, speculation={"mode": "Fixed", "blockSize": 8})
+    room.tuners.knowledge(snapshot(first))
+    assert room.tuners.knowledge(snapshot(first, second, stable="chat-rb")).record is None
+    room.serve(5)
+    record = room.tuners.knowledge(snapshot(first, second, stable="chat-rb")).record
+    assert record is not None
+    kept = revision("chat-ra", learned=record)
+    again = Room()
+    assert again.tuners.knowledge(snapshot(kept)).record is None
+    assert again.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is not None
+    restarted = Room()
+    assert restarted.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is not None
+    restarted.tuners.stored(KEY)
+    assert restarted.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is None
+
+
 def test_a_damaged_record_is_said_and_learned_anew(caplog: pytest.LogCaptureFixture) -> None:
     known = Room().tuners.knowledge(snapshot(revision("chat-ra", learned="{")))
     assert known.learned is not None
@@ -198,6 +234,18 @@ def test_a_decision_is_logged_when_it_says_something_else_and_can_be_made_again(
     line["decision"]["reason"] = "Dwelling"
     assert replay(io.StringIO(json.dumps(line)), io.StringIO()) == 1
     assert replay(io.StringIO("noise\n"), io.StringIO()) == 2
+
+
+def test_how_long_too_few_pods_have_been_measured_is_known() -> None:
+    room = Room()
+    looked = replace(snapshot(revision("chat-ra")), pods=tuple(engine(name) for name in "abcd"))
+
+    def short(measured: int, seconds: float) -> float:
+        room.measured.pods, room.now = measured, room.now + timedelta(seconds=seconds)
+        return room.tuners.knowledge(looked).short_for_s
+
+    assert [short(2, 0), short(1, 60), short(0, 60), short(1, 60)] == [0, 0, 60, 120]
+    assert [short(2, 60), short(1, 60), short(1, 30)] == [0, 0, 30], "half of four pods is enough"
 
 
 def test_how_long_a_decision_has_stood_is_known() -> None:

@@ -16,13 +16,15 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.planning.tuner.acceptance import mean_length
 from dflash_controller.planning.tuner.decision import Decision
-from dflash_controller.planning.tuner.learner import Learner
+from dflash_controller.planning.tuner.learner import Learned, Learner
 from dflash_controller.planning.tuner.steps import StepPrior
 from dflash_controller.planning.tuner.stretch import Stretch
 
 START = 1_800_000_000.0
 PRIOR = StepPrior(200.0, 0.7)
 FIRST, DECAY = 0.85, 0.993
+LATER = {"earlier", "context"}
+"""What records of the first release do not have."""
 
 
 def step_s(block: int, load: float) -> float:
@@ -106,9 +108,44 @@ def test_unfit_stretches_tell_acceptance_and_load_but_no_step_time() -> None:
     assert learned.loads
 
 
+def test_the_speed_of_each_block_is_measured_over_the_window() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 30, load=8.0)
+    now_s = fed(learner, 31, 10, block=8, load=16.0)
+    learner.take([stretch(now_s, block=8, load=16.0, step_s=9.0, unfit="Unsteady")], now_s)
+    expected = {block: mean_length(FIRST, DECAY, block) * load / step_s(block, load) for block, load in ((16, 8.0), (8, 16.0))}
+    both = learner.learned(now_s, 1800)
+    assert dict(both.speeds) == pytest.approx(expected, rel=0.01)
+    assert [block for block, _ in learner.learned(now_s, 300).speeds] == [8]
+    assert learner.learned(now_s + 3600, 300).speeds == ()
+    assert Learned.from_json(json.loads(json.dumps(both.to_json()))) == both
+
+
+def test_without_speculation_a_step_is_a_token() -> None:
+    learner = Learner(PRIOR)
+    now_s = fed(learner, 1, 10, block=1, load=4.0, committed=0.0)
+    assert dict(learner.learned(now_s).speeds) == pytest.approx({1: 4.0 / step_s(1, 4.0)}, rel=1e-3)
+
+
+def test_a_doubted_load_teaches_acceptance_and_nothing_else() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 10, load=8.0)
+    now_s = fed(learner, 11, 5, load=24.0, doubted=True)
+    learned = learner.learned(now_s, 3600)
+    assert (learned.stretches, learned.doubted) == (15, 5)
+    assert [load.concurrency for load in learned.loads] == [8.0]
+    assert [load.concurrency for load in learned.usual] == [8.0]
+    assert [point.concurrency for point in learned.points] == [8.0]
+    assert learned.acceptance[0].steps == pytest.approx(10 * stretch(0).steps + 5 * stretch(0, load=24.0).steps, rel=1e-4)
+    assert Learned.from_json(json.loads(json.dumps(learned.to_json()))) == learned
+    fed(learner, 16, 5, load=8.0)
+    assert learner.learned(now_s + 300, 240).doubted == 0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"context": math.nan},
         {"step_s": math.nan},
         {"seconds": math.inf},
         {"concurrency": -1.0},
@@ -163,6 +200,92 @@ def test_what_lasts_starts_a_new_epoch_and_what_does_not_is_left_out() -> None:
     assert len(far) in (1, 2)
 
 
+LOADS = (2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+def by_load(learner: Learner, now_s: float) -> dict[float, float]:
+    return {point.concurrency: point.seconds for point in learner.learned(now_s).points}
+
+
+def seen_at(context: float) -> Learner:
+    """Five loads, each for a hundred minutes, of requests with that mean context."""
+    learner = Learner(PRIOR)
+    for place, load in enumerate(LOADS):
+        fed(learner, 100 * place, 100, load=load, requests=10.0, context=context)
+    return learner
+
+
+@pytest.mark.parametrize("factor", [1.8, 1 / 1.8, 8.0])
+def test_requests_of_another_length_start_a_new_epoch(factor: float) -> None:
+    """What was known keeps its shape, at the level of what is seen now."""
+    learner = seen_at(1000.0)
+    now_s = fed(learner, 501, 60, load=8.0, requests=10.0, context=1000.0 * factor, step_s=1.2 * step_s(16, 8.0))
+    assert learner.epoch == 1
+    found = by_load(learner, now_s)
+    assert list(found) == list(LOADS)
+    for load in LOADS:
+        assert found[load] == pytest.approx(1.2 * step_s(16, load), rel=0.06), "the first stretches were still taken for the old epoch's"
+    weights = {point.concurrency: point.weight for point in learner.learned(now_s).points}
+    assert weights[8.0] > 20
+    assert weights[32.0] == 1
+    now_s = fed(learner, 561, 10, load=32.0, requests=10.0, context=1000.0 * factor, step_s=1.4 * step_s(16, 32.0))
+    assert by_load(learner, now_s)[32.0] == pytest.approx(1.4 * step_s(16, 32.0), rel=0.01)
+
+
+def test_requests_that_hardly_change_start_none() -> None:
+    learner = seen_at(1000.0)
+    draw = random.Random(3)
+    for minute in range(501, 1100):
+        # Ten requests whose contexts scatter as much as their mean.
+        context = sum(draw.expovariate(1 / 1300.0) for _ in range(10)) / 10
+        fed(learner, minute, 1, requests=10.0, context=context)
+    assert learner.epoch == 0
+
+
+def test_a_minute_of_long_requests_starts_none_and_neither_do_a_few() -> None:
+    learner = seen_at(1000.0)
+    fed(learner, 501, 1, requests=500.0, context=1000.0)
+    fed(learner, 502, 1, requests=10.0, context=8000.0)
+    assert learner.epoch == 0
+    few = Learner(PRIOR)
+    fed(few, 1, 4, requests=20.0, context=1000.0)
+    fed(few, 5, 1, requests=5.0, context=50_000.0)
+    assert few.epoch == 0
+
+
+def test_engines_that_do_not_tell_the_context_start_none() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 60)
+    assert learner.epoch == 0
+
+
+def test_the_context_and_what_was_known_before_survive_a_restart() -> None:
+    learner = Learner.from_json(json.loads(json.dumps(seen_at(1000.0).to_json())), PRIOR)
+    now_s = fed(learner, 501, 40, requests=10.0, context=3000.0)
+    assert learner.epoch == 1
+    back = Learner.from_json(json.loads(json.dumps(learner.to_json())), PRIOR)
+    assert list(by_load(back, now_s)) == pytest.approx(LOADS, rel=1e-3)
+    fed(back, 541, 40, requests=10.0, context=3000.0)
+    assert back.epoch == 1
+
+
+def test_epoch_after_epoch_the_shape_is_kept_and_the_record_stays_small() -> None:
+    learner, context = seen_at(1000.0), 1000.0
+    now_s = START
+    for turn in range(12):
+        context = 4000.0 if context == 1000.0 else 1000.0
+        for place in range(40):
+            load = 2 ** (place / 8)
+            now_s = fed(learner, 600 + 200 * turn + 4 * place, 4, load=load, requests=30.0, context=context)
+    assert learner.epoch == 12
+    found = by_load(learner, now_s)
+    assert min(found) < 2
+    assert max(found) > 28
+    assert len(found) > 35
+    assert all(seconds == pytest.approx(step_s(16, load), rel=0.02) for load, seconds in found.items())
+    assert len(json.dumps(learner.to_json(), separators=(",", ":"))) <= 8192
+
+
 def test_old_step_times_lose_weight() -> None:
     learner = Learner(PRIOR)
     fed(learner, 1, 30, load=8.0)
@@ -176,7 +299,7 @@ def test_debt_grows_while_another_arm_is_better_and_falls_while_it_is_not() -> N
     now_s = noted(learner, 0, 61, weighed(16, _8=25.0))
     assert learner.learned(now_s).past.debt(8) == pytest.approx(3600 * (1 - 1 / 1.25), abs=1)
     now_s = noted(learner, 61, 30, weighed(16, _8=-20.0))
-    assert learner.learned(now_s).past.debt(8) == pytest.approx(3600 * 0.2 - 1800 * 0.25, abs=20)
+    assert learner.learned(now_s).past.debt(8) == pytest.approx(3600 * 0.2 - 1800 * 0.2, abs=20)
     now_s = noted(learner, 91, 60, weighed(16, _8=-20.0))
     assert learner.learned(now_s).past.debt(8) == 0
 
@@ -290,4 +413,14 @@ def test_what_is_damaged_is_forgotten() -> None:
             learner.note(weighed(16, _8=draw.uniform(-9, 9)), START + 60 * 5003)
             json.dumps(learner.to_json(), allow_nan=False)
         missing = {name: value for name, value in sound.items() if name != key}
-        assert Learner.from_json(missing, PRIOR).to_json() == empty
+        if key not in LATER:
+            assert Learner.from_json(missing, PRIOR).to_json() == empty
+
+
+def test_records_of_earlier_releases_are_read() -> None:
+    sound = json.loads(json.dumps(rich()[0].to_json()))
+    old = {key: value for key, value in sound.items() if key not in LATER}
+    back = Learner.from_json(old, PRIOR)
+    assert back.to_json() == {**sound, "context": Learner(PRIOR).to_json()["context"]}
+    now_s = fed(back, 1500, 10, requests=100.0, context=900.0)
+    assert back.learned(now_s).points

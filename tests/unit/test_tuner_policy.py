@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
-from dflash_controller.planning.tuner.acceptance import mean_length
-from dflash_controller.planning.tuner.decision import Change, Circumstances, Decision
+from dflash_controller.planning.tuner.acceptance import Acceptance, Decay, mean_length
+from dflash_controller.planning.tuner.crossover import between
+from dflash_controller.planning.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Change, Circumstances, Decision
 from dflash_controller.planning.tuner.learned import Learned, Past, Seen
 from dflash_controller.planning.tuner.points import StepPoint
 from dflash_controller.planning.tuner.policy import decide, replay
 from dflash_controller.planning.tuner.recommend import Load
+from dflash_controller.planning.tuner.steps import StepTimes
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -86,10 +88,15 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
         (asked(policy=policy(mode="Off")), known(), "Off", Reason.TUNING_OFF, "spec.tuning.mode"),
         (asked(frozen="a rollout is under way"), known(), "Frozen", Reason.FROZEN, "a rollout is under way"),
         (asked(metrics="no answer"), known(), "Held", Reason.METRICS_MISSING, "no answer"),
-        (asked(degraded="a node is drained"), known(), "Held", Reason.TOO_FEW_REPLICAS, "a node is drained"),
+        (asked(leaving="its node is drained"), known(), "Held", Reason.REPLICA_LEAVING, "its node is drained"),
+        (asked(leaving="evicted", serving=1), known(), "Held", Reason.REPLICA_LEAVING, "evicted"),
+        (asked(degraded="a pod is missing"), known(), "Held", Reason.TOO_FEW_REPLICAS, "a pod is missing"),
         (asked(serving=1), known(), "Held", Reason.TOO_FEW_REPLICAS, "1 of 2"),
         (asked(replicas=0, serving=0), known(), "Held", Reason.TOO_FEW_REPLICAS, "0 of 0"),
         (asked(replicas=8, serving=8, measured=1), known(), "Held", Reason.METRICS_MISSING, "1 pods"),
+        (asked(), known(doubted=11), "Held", Reason.LOAD_UNCERTAIN, "in most of the last 300 s"),
+        (asked(), known(1.0, doubted=10), "Tuning", Reason.TUNED, "block 16 is the fastest"),
+        (asked(), known(stretches=3, doubted=3), "Learning", Reason.LEARNING, "3 stretches"),
         (asked(), Learned(), "Learning", Reason.LEARNING, "0 stretches"),
         (asked(), known(acceptance=()), "Learning", Reason.LEARNING, "20 stretches"),
         (asked(), known(1.0), "Tuning", Reason.TUNED, "block 16 is the fastest at 1.0 requests"),
@@ -281,6 +288,54 @@ def test_never_above_the_trained_block_never_within_the_dwell_and_the_same_when_
     assert all(math.isfinite(value) for value in decision.numbers.values() if not isinstance(value, str))
     assert len(decision.numbers) < 64
     assert replay(json.loads(json.dumps(decision.inputs))) == decision
+
+
+@pytest.mark.parametrize("load", [1.0, 32.0])
+def test_the_load_at_which_the_two_fastest_change_places_is_told(load: float) -> None:
+    """Where tokens per step gain what a step costs more: r = (1 + 16 c / 200) ÷ (1 + 8 c / 200)."""
+    ratio = length(16) / length(8)
+    numbers = decide(asked(), known(load)).numbers
+    assert numbers[CROSSOVER] == pytest.approx((ratio - 1) / (16 / KNEE - ratio * 8 / KNEE), rel=0.05)
+
+
+def test_where_one_block_is_always_faster_nothing_changes_places() -> None:
+    flat = tuple(StepPoint(block, c, 0.01, 50.0) for block in (8, 16) for c in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0))
+    assert CROSSOVER not in decide(asked(), known(points=flat)).numbers
+
+
+def test_of_several_crossovers_the_nearest_to_the_load_is_told() -> None:
+    """Block 8 wins alone and in crowds, 16 in between."""
+    acceptance = Acceptance({16: 6.0, 8: 5.0}, Decay(DECAY))
+    eights = {1.0: 0.0100, 4.0: 0.0100, 16.0: 0.0100, 50.0: 0.0100}
+    sixteens = {1.0: 0.0140, 4.0: 0.0110, 16.0: 0.0110, 50.0: 0.0140}
+
+    class Measured(StepTimes):
+        """As told, whatever the law."""
+
+        def __init__(self) -> None:
+            """Nothing is fitted."""
+
+        def seconds(self, block: int, concurrency: float) -> float:
+            told = eights if block == 8 else sixteens
+            place = max(place for place in told if place <= concurrency)
+            return told[place]
+
+    turns = [between(16, 8, acceptance, Measured(), 64, near) for near in (1.0, 3.0, 30.0, 64.0)]
+    assert turns == pytest.approx([4.0, 4.0, 50.0, 50.0], rel=0.01)
+    assert between(16, 8, acceptance, Measured(), 2, 1.0) is None
+
+
+def test_measured_speeds_stand_beside_predicted_ones() -> None:
+    numbers = decide(asked(), known(speeds=((16, 4321.0),))).numbers
+    assert numbers[f"{MEASURED}16"] == 4321.0
+    assert {name for name in numbers if name.startswith(PREDICTED)} == {f"{PREDICTED}8", f"{PREDICTED}16"}
+
+
+def test_log_lines_of_earlier_releases_can_be_replayed() -> None:
+    decision = decide(asked(), known())
+    old = json.loads(json.dumps(decision.inputs))
+    del old["circumstances"]["leaving"], old["learned"]["doubted"]
+    assert replay(old).change_to == decision.change_to
 
 
 @pytest.mark.parametrize("damage", [{}, {"circumstances": {}}, {"circumstances": None}])

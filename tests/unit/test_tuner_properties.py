@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -14,10 +15,15 @@ from hypothesis import strategies as st
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.engines import ENGINES
 from dflash_controller.planning.tuner.acceptance import Acceptance, Decay
+from dflash_controller.planning.tuner.debt import Ledger, won
+from dflash_controller.planning.tuner.economics import Price, horizon_of, verdict
+from dflash_controller.planning.tuner.learned import Seen
 from dflash_controller.planning.tuner.points import StepPoint
 from dflash_controller.planning.tuner.recommend import Load, best_by_concurrency, recommend
 from dflash_controller.planning.tuner.schedule import best_schedule, block_at, materially_different, speed
 from dflash_controller.planning.tuner.steps import Limits, StepPrior, StepTimes
+from dflash_controller.planning.tuner.stretch import Stretch
+from dflash_controller.planning.tuner.window import Window
 from testbed.contract.examples import request
 from testbed.simulator.argv import parse
 from testbed.simulator.settings import EngineSettings
@@ -276,3 +282,118 @@ def test_what_is_materially_better_one_way_is_never_so_the_other_way(
     there, back = (materially_different(a, b, loads, accepted(chances), steps, gain) for a, b in ((one, other), (other, one)))
     assert not (there and back)
     assert not materially_different(one, one, loads, accepted(chances), steps, 0.0)
+
+
+GAINS = st.floats(-2.0, 2.0)
+
+
+@given(GAINS, st.floats(1.0, 1000.0))
+def test_what_one_arm_gains_the_other_loses_as_a_share_of_the_faster_one(gain: float, old: float) -> None:
+    new = old * math.exp(gain)
+    assert won(gain) == pytest.approx((new - old) / max(new, old), abs=1e-12)
+    assert won(gain) == -won(-gain)
+
+
+@FEWER
+@given(st.lists(st.floats(-0.5, 0.5), max_size=8))
+def test_what_one_arm_is_owed_the_other_owes(gains: list[float]) -> None:
+    """Both begin with a debt of five minutes, which no later look uses up."""
+    there, back = Ledger(), Ledger()
+    for minute, (gain, other) in enumerate([*[(0.7, 0.7)] * 11, *((gain, -gain) for gain in gains)]):
+        there.note(60.0 * minute, 16, {8: gain}, 1e5, None)
+        back.note(60.0 * minute, 8, {16: other}, 1e5, None)
+    assert there.past(0.0).debt(8) + back.past(0.0).debt(16) == pytest.approx(2 * 600.0 * won(0.7), abs=0.1)
+
+
+@pytest.mark.parametrize("high", [0.05, 0.3, 0.45, 0.5, 0.55, 0.7, 0.95])
+def test_usual_loads_never_suit_both_of_two_arms(high: float) -> None:
+    usual = [Load(1.0, 1 - high), Load(32.0, high)]
+    steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16, 64)], StepPrior(200.0, 0.7))
+    acceptance = Acceptance({16: 6.42, 8: 5.14}, DECAY)
+    there, back = (
+        horizon_of(arm, now, usual, usual, acceptance, steps, bound_s=1800.0, per_day=4, last=False) for arm, now in ((8, 16), (16, 8))
+    )
+    assert there.later == pytest.approx(-back.later, abs=1e-12)
+    assert not (there.suits and back.suits)
+
+
+def test_loads_that_come_and_go_too_fast_to_follow_lead_to_the_arm_that_serves_them_better_in_the_mean() -> None:
+    """Block 16 alone is 13 % faster for an hour, block 8 is 20 % faster for the next, and so on: in the mean over time block 8 is."""
+    lead = {1.0: math.log(1 / 1.13), 32.0: math.log(1.2)}
+    steps = StepTimes(
+        [StepPoint(block, c, 0.01 if block == 16 else 0.01 / math.exp(lead[c])) for block in (8, 16) for c in lead], StepPrior(200.0, 0.7)
+    )
+    even = Acceptance({8: 5.0, 16: 5.0}, DECAY)
+    usual = [Load(c, 0.5) for c in lead]
+
+    def pays_after(hours: int, arm: int) -> bool:
+        ledger = Ledger()
+        current = 24 - arm
+        gains = {c: lead[c] if arm == 8 else -lead[c] for c in lead}
+        for minute in range(60 * hours):
+            ledger.note(60.0 * minute, current, {arm: gains[1.0 if minute // 60 % 2 == 0 else 32.0]}, 600.0, None)
+        now = 32.0 if arm == 8 else 1.0
+        horizon = horizon_of(arm, current, [Load(now)], usual, even, steps, bound_s=1800.0, per_day=4, last=False)
+        return verdict(arm, gains[now], current, ledger.past(3600.0 * hours), Price(600.0, 600.0), horizon).pays
+
+    assert not pays_after(4, 8), "as much as the change costs must be lost first"
+    assert pays_after(72, 8)
+    assert not any(pays_after(hours, 16) for hours in (4, 71, 151))
+
+
+def window_of(lengths_by_minute: list[float], steps: list[float] | None = None, block: int = 8) -> Window:
+    """One pod, a stretch a minute."""
+    window = Window()
+    for minute, length in enumerate(lengths_by_minute):
+        count = steps[minute] if steps else 1000.0
+        window.add(Stretch(60.0 * minute + 59, 60.0, block, 4.0, 0.01, count, count * length, count * length))
+    return window
+
+
+def acceptance_at_the_end(lengths_by_minute: list[float], steps: list[float] | None = None) -> Seen:
+    (seen,) = window_of(lengths_by_minute, steps).over(60.0 * len(lengths_by_minute), 300.0).acceptance
+    return seen
+
+
+def noisy(length: float, count: int, draw: random.Random, noise: float = 0.05) -> list[float]:
+    return [length * math.exp(draw.gauss(0.0, noise)) for _ in range(count)]
+
+
+def test_who_looks_at_noise_every_minute_hardly_ever_sees_another_acceptance() -> None:
+    """The mean of five minutes alone is off by more than 4 % at every fourteenth look."""
+    minutes = noisy(5.0, 800, random.Random(1))
+    ends = range(65, len(minutes), 2)
+    alone = [abs(math.log(sum(minutes[end - 5 : end]) / 25.0)) > 0.04 for end in ends]
+    together = [abs(math.log(acceptance_at_the_end(minutes[end - 65 : end]).length / 5.0)) > 0.04 for end in ends]
+    assert sum(alone) > 0.05 * len(alone)
+    assert sum(together) < 0.01 * len(together)
+
+
+@pytest.mark.parametrize("after", [4.2, 1.05])
+def test_other_traffic_is_seen_within_the_window(after: float) -> None:
+    for seed in range(20):
+        draw = random.Random(seed)
+        before = noisy(5.0, 60, draw)
+        assert acceptance_at_the_end([*before, *noisy(after, 5, draw)]).length == pytest.approx(after, rel=0.07)
+
+
+def test_a_slight_change_is_seen_in_full_before_long() -> None:
+    for seed in range(20):
+        draw = random.Random(seed)
+        assert acceptance_at_the_end([*noisy(5.0, 60, draw), *noisy(4.7, 40, draw)]).length == pytest.approx(4.7, rel=0.03)
+
+
+def test_minutes_before_the_window_add_certainty_and_no_steps_and_busy_ones_no_more_than_others() -> None:
+    hour = [5.0, 5.1] * 30
+    seen = acceptance_at_the_end([*hour, 5.0, 5.1, 5.0, 5.1, 5.0])
+    assert seen.steps == 5000.0
+    assert seen.length == pytest.approx(5.05, abs=0.01)
+    busy = acceptance_at_the_end([*hour, 5.0, 5.1, 5.0, 5.1, 5.0], [1e5, 1e3] * 30 + [1000.0] * 5)
+    assert busy.length == pytest.approx(5.05, abs=0.01)
+
+
+def test_a_block_that_no_longer_serves_is_not_kept_in_the_window() -> None:
+    window = window_of([5.0] * 30)
+    for minute in range(30, 40):
+        window.add(Stretch(60.0 * minute + 59, 60.0, 16, 4.0, 0.01, 1000.0, 6000.0, 6000.0))
+    assert [seen.block for seen in window.over(2400.0, 300.0).acceptance] == [16]

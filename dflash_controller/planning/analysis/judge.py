@@ -1,9 +1,10 @@
 """From evidence to a decision. Pure and without memory: asked again with more evidence, it decides anew.
 
 What fails a candidate is asked first. It is promoted once every gating primary metric has passed by traffic or by the probe, the text is
-the same where that gates and was compared, and no guardrail failed. What could not be measured does neither: an absent metric never
-promotes and never fails, and while the source of metrics is in trouble only restarts and the probe can fail a candidate and nothing can
-promote it.
+the same where that gates and was compared, and no guardrail failed. The tuner's choice of a block must also bring what it promised under
+the load it was made for, of which the probe, one prompt at a time, tells nothing. What could not be measured does neither: an absent metric
+never promotes and never fails, and while the source of metrics is in trouble only restarts and the probe can fail a candidate and nothing
+can promote it.
 
 Where no primary metric gates (another target) nothing proves the candidate better or equal. It is promoted for having served
 one window of its gates after the warm-up without a restart and with no guardrail failed, its counters readable throughout.
@@ -29,7 +30,7 @@ from dflash_controller.planning.analysis.guardrails import (
     restarts_guard,
 )
 from dflash_controller.planning.analysis.positions import by_position
-from dflash_controller.planning.analysis.primary import ACCEPTANCE, PRIMARY, Finding, collapse, primary
+from dflash_controller.planning.analysis.primary import ACCEPTANCE, PRIMARY, SPEED, Finding, collapse, primary
 from dflash_controller.planning.analysis.probe import TEXT, pairs, probe, same_text
 from dflash_controller.planning.analysis.verdict import Decision, Judgement, MetricVerdict, Outcome, Question
 
@@ -94,13 +95,17 @@ def _outcome(metric: str, case: _Case) -> Outcome:
     if finding is None:
         return Outcome.INCONCLUSIVE
     own = finding.verdict.outcome
-    if own in (Outcome.SUCCESSFUL, Outcome.FAILED) or probed is None:
+    if own in (Outcome.SUCCESSFUL, Outcome.FAILED) or probed is None or not _probe_counts(metric, case.question):
         return own
     if probed.outcome is Outcome.FAILED:
         return Outcome.FAILED
     if probed.outcome is Outcome.SUCCESSFUL and not finding.contradicts and own is not Outcome.ERROR:
         return Outcome.SUCCESSFUL
     return own
+
+
+def _probe_counts(metric: str, question: Question) -> bool:
+    return metric != SPEED or question.promise is None
 
 
 def _decide(case: _Case, outcomes: Mapping[str, Outcome]) -> tuple[Decision, Reason, str]:
@@ -196,7 +201,7 @@ def _verdicts(case: _Case, outcomes: Mapping[str, Outcome], now_s: float) -> tup
     probe_age_s = max(0.0, now_s - max(run.finished_at_s for run in case.evidence.probe)) if case.evidence.probe else None
     for metric, verdict in case.probe.items():
         left = case.primary[metric].verdict.outcome not in (Outcome.SUCCESSFUL, Outcome.FAILED)
-        shown.append(replace(verdict, age_s=probe_age_s, gates=left and metric in outcomes))
+        shown.append(replace(verdict, age_s=probe_age_s, gates=left and metric in outcomes and _probe_counts(metric, case.question)))
     if case.text is not None:
         shown.append(replace(case.text, age_s=probe_age_s))
     return tuple(shown)

@@ -20,7 +20,7 @@ from dflash_controller.api.defaults import Gate
 from dflash_controller.planning.analysis.blocks import LEAST_BLOCKS, Counts, Side, Traffic
 from dflash_controller.planning.analysis.confidence import lasting_radius, radius
 from dflash_controller.planning.analysis.contrast import Batch, Contrast, contrast
-from dflash_controller.planning.analysis.verdict import MetricVerdict, Outcome, Question
+from dflash_controller.planning.analysis.verdict import MetricVerdict, Outcome, Promise, Question
 from dflash_controller.planning.analysis.words import against, percent
 
 ACCEPTANCE, SPEED = "acceptanceLength", "speed"
@@ -119,6 +119,9 @@ def primary(metric: str, question: Question, traffic: Traffic, differs: str | No
     asked = levels(question, gate)
     outcome, biased, sure = _judge(found, asked)
     how = _passes_note(metric, traffic)
+    if metric == SPEED and question.promise is not None and question.promise.gain > 0:
+        outcome, biased = _held_against(question.promise, found, asked, outcome, biased=biased)
+        how += f"; {percent(question.promise.gain)} was predicted, and {percent(question.promise.least)} is asked for"
     message = f"{values} ({percent(found.difference)}, {sure}); at most {asked.limit_percent:g} % less is allowed{how}"
     return Finding(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
 
@@ -142,6 +145,21 @@ def _judge(found: Contrast, asked: Levels) -> tuple[Outcome, bool, str]:
     if undecidable:
         return Outcome.INCONCLUSIVE, True, f"replicas of one revision differ by {100 * found.bias_at_least:.0f} %, too much to tell"
     return Outcome.INCONCLUSIVE, False, f"between {percent(x - down)} and {percent(x + up)}"
+
+
+def _held_against(promise: Promise, found: Contrast, asked: Levels, outcome: Outcome, *, biased: bool) -> tuple[Outcome, bool]:
+    """The outcome of a candidate that is to be faster, and whether replicas differ too much to ever tell.
+
+    It fails where it is surely not fast enough; it passes where it is surely no worse than the limit and by the estimate fast enough: to be
+    sure of a few percent takes longer than a load lasts. Where replicas may differ by as much, the prediction is a second witness, and an
+    estimate that agrees with it is enough: the step times of all replicas are held against it after the promotion.
+    """
+    up = radius(math.sqrt(found.variance), found.freedom, FAIL_TIGHTEST * max(asked.margin, 1e-3), asked.fail_alpha, found.bias)
+    if found.difference + up < promise.least:
+        return Outcome.FAILED, False
+    if found.difference < promise.least:
+        return (Outcome.INCONCLUSIVE if outcome is Outcome.SUCCESSFUL else outcome), biased
+    return (Outcome.SUCCESSFUL if biased else outcome), False
 
 
 def collapse(question: Question, traffic: Traffic) -> MetricVerdict | None:

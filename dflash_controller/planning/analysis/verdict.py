@@ -48,6 +48,15 @@ class MetricVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What the tuner predicts of a change, as logarithms of speed; 0: nothing."""
+
+    gain: float = 0.0
+    least: float = 0.0
+    """What must be there of it, or the change was not worth it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What changed from stable to candidate, and the rules in force. Speculation is told by the largest block size: 1 drafts nothing."""
 
@@ -62,6 +71,9 @@ class Question:
     """The two serve at the same time. False: with one replica and no surge, only before and after can be compared."""
     warm_up_s: float
     """The candidate's first seconds are left out: graphs and kernels are still being compiled."""
+    promise: Promise | None = None
+    """Given where the tuner chose the candidate for the load that is there. Users' traffic alone then tells its speed: the probe sends one
+    prompt at a time, and what is faster so may be slower under load."""
 
 
 @dataclass(frozen=True, slots=True)

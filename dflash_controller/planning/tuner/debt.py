@@ -27,6 +27,13 @@ BOUND, LEAST_BOUND_S = 10.0, 600.0
 what is gained now for ever."""
 
 
+def won(log_gain: float) -> float:
+    """What an arm gains over another, as a share of the faster one's speed: seconds of full speed per second. The one loses what the other
+    gains; measured by the speed of one of them, loads that come and go would count more where that one is slow, and each would seem to
+    lose against the other."""
+    return math.copysign(-math.expm1(-abs(log_gain)), log_gain)
+
+
 class Ledger:
     """Plain state, fed with one look of the planner after the other."""
 
@@ -59,9 +66,9 @@ class Ledger:
         self._dearest_s = max(self._dearest_s, cost_s)
         bound = max(LEAST_BOUND_S, BOUND * self._factor * self._dearest_s)
         for arm, gain in log_gains.items():
-            self._debts[arm] = min(bound, max(0.0, self._debts.get(arm, 0.0) - step * math.expm1(-gain)))
+            self._debts[arm] = min(bound, max(0.0, self._debts.get(arm, 0.0) + step * won(gain)))
         if self._balance is not None and self._previous in log_gains:
-            self._balance += step * -math.expm1(log_gains[self._previous])
+            self._balance -= step * won(log_gains[self._previous])
         if now_s - self._clean_since_s >= DAY_S:
             self._clean_since_s = now_s
             self._factor = max(1.0, self._factor / 2)

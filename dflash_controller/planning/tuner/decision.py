@@ -12,6 +12,10 @@ from dflash_controller.api.speculation import Speculation
 
 PREDICTED = "tokensPerSecond"
 """Of ``Decision.numbers``: followed by an arm, its predicted speed."""
+MEASURED = "measuredTokensPerSecond"
+"""Likewise: the speed that was measured, of arms that served in the window."""
+CROSSOVER = "crossoverConcurrency"
+"""Of ``Decision.numbers``: requests per replica at which the two fastest arms change places; missing where they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Circumstances:
     frozen: str = ""
     """Why nothing may be changed now: a rollout, a pin, a suspension; empty where nothing stands against it."""
     degraded: str = ""
-    """A replica that does not serve, or a node that is drained; empty where all is well."""
+    """A replica that does not serve; empty where all is well."""
+    leaving: str = ""
+    """A replica that is on its way out, as those of a node that is drained are; empty where none is."""
     metrics: str = ""
     """Why there are no fresh metrics; empty where there are."""
     changes: tuple[Change, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_controller.planning.tuner.acceptance import Acceptance
+from dflash_controller.planning.tuner.debt import won
 from dflash_controller.planning.tuner.learned import Past
 from dflash_controller.planning.tuner.recommend import Load
 from dflash_controller.planning.tuner.steps import StepTimes
@@ -110,7 +111,7 @@ def verdict(arm: int, log_gain: float, current: int, past: Past, cost: Price, ho
     usual loads bring from then until the next change is allowed, must exceed the cost, in time and in tokens. Where that does not decide,
     at twice the debt that one more such stay would bring, if usual loads suit the arm.
     """
-    gain = -math.expm1(-log_gain)
+    gain = won(log_gain)
     debt, stays = past.debt(arm), past.stays_of(arm)
     price_s = past.factor * cost.cost_s
     others = past.stays_of(current)
@@ -148,7 +149,7 @@ def table_verdict(log_gain: float, past: Past, cost: Price) -> Verdict:
     """Whether changing to or from an engine's own table pays: judged over all usual loads, it need not be changed back when load moves, so
     a day of its gain must exceed the cost."""
     price_s = past.factor * cost.cost_s
-    return Verdict(-math.expm1(-log_gain) * DAY_S > MARGIN * price_s, 0.0, 0.0, DAY_S)
+    return Verdict(won(log_gain) * DAY_S > MARGIN * price_s, 0.0, 0.0, DAY_S)
 
 
 def horizon_of(
@@ -166,17 +167,17 @@ def horizon_of(
     """``loads``: now. Raises ZeroDivisionError where no load has a share."""
 
     def means(over: Sequence[Load]) -> tuple[float, float, float]:
-        shares = ratios = before = after = 0.0
+        shares = gains = before = after = 0.0
         for load in over:
             old, new = (
                 load.concurrency * acceptance.length(block).value / steps.seconds(block, load.concurrency) for block in (current, arm)
             )
-            shares, ratios = shares + load.share, ratios + load.share * old / new
+            shares, gains = shares + load.share, gains + load.share * won(math.log(new / old))
             before, after = before + load.share * old, after + load.share * new
-        return ratios / shares, before / after, before / shares
+        return gains / shares, 1 - before / after, before / shares
 
-    ratio, share, speed = means(usual)
-    return Horizon(bound_s, per_day, last, 1 - ratio, 1 - share, means(loads)[2] / speed)
+    later, tokens, speed = means(usual)
+    return Horizon(bound_s, per_day, last, later, tokens, means(loads)[2] / speed)
 
 
 def expected_stay(stays: Sequence[float], elapsed_s: float) -> float | None:

@@ -51,7 +51,7 @@ class Question:
             policy=TuningPolicy(**{**policy, "block_sizes": tuple(policy["block_sizes"])}),
             speculation=parse_speculation(told["speculation"]),
             changes=tuple(Change(*entry) for entry in told["changes"]),
-            **{name: told[name] for name in _PLAIN},
+            **{name: told[name] for name in _PLAIN if name in told},
         )
         prior, limits = data["prior"], data["limits"]
         return Question(

@@ -91,6 +91,11 @@ class Learned:
     model_error: float = 0.0
     """Logarithm of measured ÷ predicted step time after the last change."""
     past: Past = Past()
+    doubted: int = 0
+    """Of ``stretches``: those that tell nothing about the load, as two ways to tell it disagree."""
+
+    speeds: tuple[tuple[int, float], ...] = ()
+    """(block, tokens per second of a replica), as measured over the window while there was traffic."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,6 +109,8 @@ class Learned:
             "misses": self.misses,
             "missed": self.missed,
             "modelError": self.model_error,
+            "doubted": self.doubted,
+            "speeds": [list(entry) for entry in self.speeds],
             "past": {
                 "debts": [list(entry) for entry in self.past.debts],
                 "favoured": self.past.favoured,
@@ -139,4 +146,6 @@ class Learned:
                 past["wasted"],
                 past["previous"],
             ),
+            doubted=data.get("doubted", 0),
+            speeds=tuple((block, speed) for block, speed in data.get("speeds", ())),
         )

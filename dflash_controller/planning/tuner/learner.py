@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
 from dflash_controller.planning.tuner.acceptance import decay_between
+from dflash_controller.planning.tuner.context import Context
 from dflash_controller.planning.tuner.debt import DAY_S, Ledger
 from dflash_controller.planning.tuner.decision import Decision
 from dflash_controller.planning.tuner.learned import Learned, Seen
 from dflash_controller.planning.tuner.pools import Pools
 from dflash_controller.planning.tuner.priors import Priors
+from dflash_controller.planning.tuner.speeds import Speeds
 from dflash_controller.planning.tuner.steps import OFF, Limits, StepPrior, StepTimes
 from dflash_controller.planning.tuner.stretch import Stretch
 from dflash_controller.planning.tuner.window import KEPT_S, Usual, Window
@@ -49,7 +52,10 @@ class Learner:
         self._prior = prior or Priors.load().prior().steps
         self._limits = limits or Limits()
         self._pools = Pools()
+        self._context = Context()
         self._window = Window()
+        self._doubted = Window()
+        self._speeds = Speeds()
         self._usual = Usual()
         self._drafted: Seen | None = None
         self._decays: deque[float] = deque(maxlen=KEPT_DECAYS)
@@ -66,11 +72,19 @@ class Learner:
         for stretch in stretches:
             if stretch.at_s > now_s + 1 or now_s - stretch.at_s > 30 * DAY_S or not _possible(stretch) or not stretch.served:
                 continue
-            self._window.add(stretch)
-            self._usual.add(stretch)
-            if not stretch.unfit and stretch.concurrency > 0 and stretch.step_s > 0:
+            load = stretch
+            if stretch.doubted:
+                load = replace(stretch, concurrency=0.0)
+                self._doubted.add(load)
+            self._window.add(load)
+            self._usual.add(load)
+            if self._context.take(stretch.at_s, stretch.requests, stretch.context):
+                self._pools.renew(stretch.at_s)
+                self._before, self._missed = None, []
+            if not stretch.unfit and load.concurrency > 0 and stretch.step_s > 0:
                 self._check(stretch)
                 self._pools.add(stretch.at_s, stretch.block, stretch.concurrency, stretch.step_s)
+                self._speeds.add(stretch)
         self._accept(now_s)
 
     def note(self, decision: Decision, now_s: float) -> None:
@@ -90,7 +104,8 @@ class Learner:
 
     def learned(self, now_s: float, window_s: float = 300.0) -> Learned:
         """The snapshot. ``window_s``: of the policy; at most six hours."""
-        window = self._window.over(now_s, min(window_s, KEPT_S))
+        span_s = min(window_s, KEPT_S)
+        window = self._window.over(now_s, span_s)
         recent = [block for at_s, block in self._misses if now_s - at_s < DAY_S]
         return Learned(
             self._pools.points(),
@@ -104,11 +119,13 @@ class Learner:
             recent[-1] if recent else 0,
             round(self._model_error, 4),
             self._ledger.past(now_s),
+            self._doubted.over(now_s, span_s).stretches,
+            self._speeds.over(now_s, span_s, window.acceptance),
         )
 
     @property
     def epoch(self) -> int:
-        """How often step times have changed lastingly at the same block and load."""
+        """How often step times have changed lastingly at the same block and load, or the mean context has."""
         return self._pools.epoch
 
     def _accept(self, now_s: float) -> None:
@@ -152,6 +169,8 @@ class Learner:
         return {
             "v": 1,
             "pools": self._pools.to_json(),
+            "earlier": self._pools.earlier_to_json(),
+            "context": self._context.to_json(),
             "usual": [round(self._usual.at_s), [[place, round(seconds)] for place, seconds in sorted(self._usual.seconds.items())]],
             "drafted": self._drafted.to_json() if self._drafted else None,
             "decays": list(self._decays),
@@ -179,7 +198,8 @@ def _restored(data: Mapping[str, Any], prior: StepPrior | None, limits: Limits |
     if data["v"] != 1:
         raise ValueError("another version")
     learner = Learner(prior, limits)
-    learner._pools = Pools.from_json(data["pools"])
+    learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()))
+    learner._context = Context.from_json(data.get("context"))
     learner._pools.epoch = int(data["epoch"])
     learner._usual.at_s = float(data["usual"][0])
     learner._usual.seconds = {int(place): float(seconds) for place, seconds in data["usual"][1]}
@@ -216,5 +236,8 @@ def _finite(value: Any) -> None:
 
 
 def _possible(stretch: Stretch) -> bool:
-    figures = (stretch.at_s, stretch.seconds, stretch.concurrency, stretch.step_s, stretch.steps, stretch.committed, stretch.tokens)
+    figures = (
+        *(stretch.at_s, stretch.seconds, stretch.concurrency, stretch.step_s, stretch.steps, stretch.committed, stretch.tokens),
+        *(stretch.requests, stretch.context),
+    )
     return stretch.block >= OFF and all(math.isfinite(figure) and figure >= 0 for figure in figures)

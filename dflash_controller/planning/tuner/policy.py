@@ -13,12 +13,13 @@ from typing import Any
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
-from dflash_controller.planning.tuner.decision import Change, Circumstances, Decision
+from dflash_controller.planning.tuner.crossover import crossover
+from dflash_controller.planning.tuner.decision import CROSSOVER, MEASURED, Change, Circumstances, Decision
 from dflash_controller.planning.tuner.inputs import Question
 from dflash_controller.planning.tuner.learned import Learned
 from dflash_controller.planning.tuner.priors import Prior, Priors
 from dflash_controller.planning.tuner.steps import Limits
-from dflash_controller.planning.tuner.weighing import Weighed, weigh
+from dflash_controller.planning.tuner.weighing import LEAST_STRETCHES, Weighed, weigh
 
 DAY_S = 86400.0
 MEASURED_PODS = 4
@@ -32,6 +33,8 @@ LEAST_CONFIDENCE = 0.65
 BACK_OFF_S = DAY_S
 """For an arm that was tried and given up; doubles each time in a row."""
 MOST_MISSES = 2
+DOUBTED = 0.5
+"""Part of the stretches in the window whose load is in doubt, from which on nothing is judged by the rest."""
 
 
 def decide(circumstances: Circumstances, learned: Learned, *, prior: Prior | None = None, limits: Limits | None = None) -> Decision:
@@ -53,6 +56,9 @@ def judge(question: Question) -> Decision:
     barred = _barred(asked)
     if barred is not None:
         return barred
+    if learned.stretches >= LEAST_STRETCHES and learned.doubted > DOUBTED * learned.stretches:
+        message = f"Requests that end and steps tell two numbers of requests at once, in most of the last {asked.policy.window_s} s"
+        return Decision("Held", Reason.LOAD_UNCERTAIN, message)
     weighed = weigh(question)
     if weighed is None:
         message = f"{learned.stretches} stretches of traffic were measured in the last {asked.policy.window_s} s, too few to judge by"
@@ -61,6 +67,9 @@ def judge(question: Question) -> Decision:
     current = asked.speculation.max_block_size
     numbers = weighed.numbers(current)
     numbers["modelErrorPercent"] = round(100 * learned.model_error, 1)
+    numbers.update({f"{MEASURED}{block}": measured for block, measured in learned.speeds})
+    if (turn := crossover(question, weighed.speeds, weighed.concurrency)) is not None:
+        numbers[CROSSOVER] = turn
     state = "Tuning" if asked.policy.mode == "Auto" else "Advising"
     recommendation = weighed.best if weighed.forecast.log_gain > 0 else asked.speculation
 
@@ -83,6 +92,11 @@ def judge(question: Question) -> Decision:
     return answer(Reason.TUNED, message, change_to=recommendation)
 
 
+def needed(serving: int) -> int:
+    """Pods that must be measured to judge by, where so many replicas serve: half of those that are asked."""
+    return (min(serving, MEASURED_PODS) + 1) // 2
+
+
 def _barred(asked: Circumstances) -> Decision | None:
     """What forbids any judgement."""
     if asked.policy.mode == "Off":
@@ -91,13 +105,15 @@ def _barred(asked: Circumstances) -> Decision | None:
         return Decision("Frozen", Reason.FROZEN, f"Nothing is changed now: {asked.frozen}")
     if asked.metrics:
         return Decision("Held", Reason.METRICS_MISSING, f"There are no fresh metrics: {asked.metrics}")
+    if asked.leaving:
+        return Decision("Held", Reason.REPLICA_LEAVING, f"Nothing is changed while a replica leaves: {asked.leaving}")
     if asked.degraded:
         return Decision("Held", Reason.TOO_FEW_REPLICAS, f"Nothing is changed while replicas are missing: {asked.degraded}")
     if asked.serving < asked.replicas or asked.replicas < 1:
         return Decision("Held", Reason.TOO_FEW_REPLICAS, f"{asked.serving} of {asked.replicas} replicas serve")
-    needed = (min(asked.serving, MEASURED_PODS) + 1) // 2
-    if asked.measured < needed:
-        return Decision("Held", Reason.METRICS_MISSING, f"{asked.measured} pods were measured, and {needed} are needed to judge by")
+    if asked.measured < needed(asked.serving):
+        message = f"{asked.measured} pods were measured, and {needed(asked.serving)} are needed to judge by"
+        return Decision("Held", Reason.METRICS_MISSING, message)
     return None
 
 

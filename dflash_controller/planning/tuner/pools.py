@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash_controller.planning.tuner.points import StepPoint
@@ -23,7 +23,10 @@ OUTLIER = math.log(1.25)
 KNOWN_WEIGHT = 5.0
 """From here on a pool is known well enough to call a stretch an outlier."""
 LASTING = 20
-"""So many outliers in a row on one side are a new epoch: other hardware clocks, another engine build, much longer contexts."""
+"""So many outliers in a row on one side are a new epoch: other hardware clocks, another engine build, other requests."""
+PRIOR_WEIGHT = 1.0
+"""Stretches that a step time of an earlier epoch weighs as much as."""
+MOST_PRIOR = 40
 
 
 @dataclass(slots=True)
@@ -39,10 +42,14 @@ class _Pool:
 
 
 class Pools:
-    """Geometric means by block and load, older stretches counting less."""
+    """Geometric means by block and load, older stretches counting less.
+
+    Where an epoch has seen nothing yet, what was known before stands in: its shape, at the level of the places that both epochs saw.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[tuple[int, int], _Pool] = {}
+        self._earlier: dict[tuple[int, int], _Pool] = {}
         self._apart: list[tuple[int, float, float, float]] = []
         self._points: tuple[StepPoint, ...] | None = ()
         self.epoch = 0
@@ -64,15 +71,29 @@ class Pools:
         self._apart.append((block, log_c, log_s, apart))
         if len(self._apart) < LASTING:
             return
-        # What was known keeps its shape at the new level, and one stretch's weight: prior knowledge, soon outweighed.
-        shift = sum(found[3] for found in self._apart) / len(self._apart)
-        for pool in self._pools.values():
-            pool.log_s, pool.weight, pool.at_s = pool.log_s + shift, min(1.0, pool.faded(at_s)), at_s
-        waiting, self._apart = self._apart, []
-        self.epoch += 1
-        self._points = None
+        waiting = self._apart
+        self.renew(at_s)
         for known, c, s, _ in waiting:
             self._pour(at_s, known, c, s)
+
+    def renew(self, at_s: float) -> None:
+        """A new epoch: what was known is prior knowledge from now on."""
+        shift = self._shift()
+        before = {at: pool for at, pool in self._earlier.items() if pool.faded(at_s) >= PRIOR_WEIGHT}
+        known = {at: replace(pool, log_s=pool.log_s + shift) for at, pool in before.items()}
+        known.update({at: pool for at, pool in self._pools.items() if pool.faded(at_s) >= ENOUGH_WEIGHT})
+        best = sorted(known, key=lambda at: known[at].faded(at_s), reverse=True)[:MOST_PRIOR]
+        self._earlier = {at: known[at] for at in best}
+        self._pools, self._apart, self._points = {}, [], None
+        self.epoch += 1
+
+    def _shift(self) -> float:
+        """By how much (log) steps are slower than in the epoch before; 0 where no place was seen in both."""
+        both = [(min(self._pools[at].weight, KNOWN_WEIGHT), self._pools[at].log_s - old.log_s) for at, old in self._seen_again()]
+        return sum(weight * apart for weight, apart in both) / sum(weight for weight, _ in both) if both else 0.0
+
+    def _seen_again(self) -> list[tuple[tuple[int, int], _Pool]]:
+        return [(at, old) for at, old in self._earlier.items() if at in self._pools]
 
     def _pour(self, at_s: float, block: int, log_c: float, log_s: float) -> None:
         key = block, load_bin(math.exp(log_c))
@@ -97,7 +118,10 @@ class Pools:
             sound = {key: pool for key, pool in self._pools.items() if pool.faded(now_s) >= ENOUGH_WEIGHT}
             for pool in self._pools.values():
                 pool.shown = pool.log_s, pool.weight
-            self._points = tuple(self._point(key[0], pool, now_s) for key, pool in sorted((sound or self._pools).items()))
+            shift = self._shift()
+            shown = {key: _Pool(PRIOR_WEIGHT, pool.log_c, pool.log_s + shift, now_s) for key, pool in self._earlier.items()}
+            shown.update(sound or ({} if shown else self._pools))
+            self._points = tuple(self._point(key[0], pool, now_s) for key, pool in sorted(shown.items()))
         return self._points
 
     def _point(self, block: int, pool: _Pool, now_s: float) -> StepPoint:
@@ -105,17 +129,30 @@ class Pools:
         return StepPoint(block, *(float(f"{figure:.5g}") for figure in figures))
 
     def to_json(self) -> list[list[Any]]:
-        return [
-            [block, round(pool.weight, 2), round(pool.log_c, 4), round(pool.log_s, 4), round(pool.at_s)]
-            for (block, _), pool in sorted(self._pools.items())
-        ]
+        return _told(self._pools)
+
+    def earlier_to_json(self) -> list[list[Any]]:
+        """What was known before this epoch."""
+        return _told(self._earlier)
 
     @staticmethod
-    def from_json(data: Iterable[Iterable[Any]]) -> Pools:
-        """The inverse. Raises TypeError or ValueError on anything else."""
+    def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = ()) -> Pools:
+        """The inverse of both. Raises TypeError or ValueError on anything else."""
         pools = Pools()
-        for block, weight, log_c, log_s, at_s in data:
-            StepPoint(int(block), math.exp(log_c), math.exp(log_s), weight)
-            pools._pools[int(block), load_bin(math.exp(log_c))] = _Pool(float(weight), float(log_c), float(log_s), float(at_s))
-        pools._points = None
+        pools._pools, pools._earlier, pools._points = _read(data), _read(earlier), None
         return pools
+
+
+def _told(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
+    return [
+        [block, round(pool.weight, 2), round(pool.log_c, 4), round(pool.log_s, 4), round(pool.at_s)]
+        for (block, _), pool in sorted(pools.items())
+    ]
+
+
+def _read(data: Iterable[Iterable[Any]]) -> dict[tuple[int, int], _Pool]:
+    found = {}
+    for block, weight, log_c, log_s, at_s in data:
+        StepPoint(int(block), math.exp(log_c), math.exp(log_s), weight)
+        found[int(block), load_bin(math.exp(log_c))] = _Pool(float(weight), float(log_c), float(log_s), float(at_s))
+    return found

@@ -30,6 +30,15 @@ class Stretch:
     """Why its step time is no point of the curve: Prefill, Preemption, CacheFull, Queue, NoGraph, Unsteady (the load moved within it, or
     nothing tells that it did not), Blocks (a schedule used several). Its acceptance still counts."""
 
+    requests: float = 0.0
+    """That ended in it."""
+    context: float = 0.0
+    """Tokens that a request which ended held while it was decoded, mean over those requests: its prompt and half of its answer; 0: not
+    known."""
+
+    doubted: bool = False
+    """Little's law says another concurrency, so this stretch tells nothing about the load. Its acceptance still counts."""
+
     @property
     def served(self) -> bool:
         """Whether there was traffic at all."""

@@ -1,4 +1,9 @@
-"""Loads and acceptance of the last minutes, and loads of the last days."""
+"""Loads and acceptance of the last minutes, and loads of the last days.
+
+Acceptance is a property of the traffic and not of its load, so minutes before the window that agree with it make its mean surer: the span
+is doubled for as long as what is added does not differ from what is there (adaptive windowing, Bifet and Gavaldà 2007). Who looks at a
+noisy mean every minute, and may act each time, acts on the one that is farthest off.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise, takewhile
+from statistics import fmean, median
 
 from dflash_controller.planning.tuner.learned import Seen
 from dflash_controller.planning.tuner.recommend import Load
@@ -20,6 +27,15 @@ KEPT_S = 6 * 3600.0
 """Longest window that can be asked for."""
 USUAL_S = 86400.0
 """Time constant of the usual loads."""
+MEMORY_S = 3600.0
+"""Minutes older than that are never taken for the same traffic's."""
+LEAST_SLOTS = 6
+"""Minutes from which on their scatter is known."""
+SIGNIFICANT = 3.0
+"""Standard errors by which two spans must differ, to be called different traffic: the limit of control charts (Shewhart), for it is looked
+at all the time."""
+SCATTER = 1 / (0.6745 * math.sqrt(2))
+"""Standard deviation of normal values ÷ the median distance of neighbours: a jump or two in between do not change it."""
 MOST_USUAL = 64
 SHOWN_S = 600.0
 
@@ -125,17 +141,52 @@ class Window:
 
     def _sums(self, now_s: float, span_s: float) -> Sums:
         seconds: dict[int, float] = {}
-        tallies: dict[int, Tally] = {}
-        stretches = 0
-        for slot in reversed(self._slots):
+        blocks: set[int] = set()
+        stretches = recent = 0
+        slots = list(takewhile(lambda slot: slot.at_s + SLOT_S > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
+        for slot in slots:
             if slot.at_s + SLOT_S <= now_s - span_s:
                 break
+            recent += 1
             stretches += slot.stretches
             for place, found in slot.seconds.items():
                 seconds[place] = seconds.get(place, 0.0) + found
-            for block, tally in slot.tallies.items():
-                tallies.setdefault(block, Tally()).add(tally.steps, tally.committed, tally.told, tally.survived)
-        return Sums(shares(seconds), tuple(tally.seen(block) for block, tally in sorted(tallies.items())), stretches)
+            blocks.update(slot.tallies)
+        acceptance = []
+        for block in sorted(blocks):
+            within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
+            acceptance.append(_seen(block, within, before))
+        return Sums(shares(seconds), tuple(acceptance), stretches)
+
+
+def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:
+    """Acceptance in the minutes of the window, with those before it that agree, newest first. A minute before counts no more than one
+    within does, however busy it was; steps are those of the window."""
+    total = Tally()
+    for tally in within:
+        total.add(tally.steps, tally.committed, tally.told, tally.survived)
+    steps, most = total.steps, total.steps / len(within)
+    for tally in before[: _agreeing([*within, *before], len(within)) - len(within)]:
+        part = min(1.0, most / tally.steps)
+        total.add(part * tally.steps, part * tally.committed, part * tally.told, [part * alive for alive in tally.survived])
+    scale = steps / total.steps
+    return Tally(steps, scale * total.committed, total.told, total.survived).seen(block)
+
+
+def _agreeing(tallies: Sequence[Tally], first: int) -> int:
+    """How many of these minutes, newest first, can be taken for the same traffic as the first ones."""
+    if len(tallies) < max(LEAST_SLOTS, first + 1):
+        return first
+    lengths = [math.log(tally.committed / tally.steps) for tally in tallies]
+    scatter = SCATTER * median(abs(one - next_one) for one, next_one in pairwise(lengths))
+    count = first
+    while count < len(lengths):
+        wider = min(2 * count, len(lengths))
+        error = scatter * math.sqrt(1 / count + 1 / (wider - count))
+        if abs(fmean(lengths[:count]) - fmean(lengths[count:wider])) > SIGNIFICANT * error:
+            break
+        count = wider
+    return count
 
 
 class Usual:
