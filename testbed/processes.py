@@ -34,6 +34,12 @@ class RecordedProcess:
             return None
         return pid if self.marker in command_line.replace(b"\0", b" ").decode(errors="replace") else None
 
+    def adopt(self, pid: int) -> None:
+        """Record a process that was started in another way. ProcessError when another one already runs."""
+        if self.pid() is not None:
+            raise ProcessError(f"{self.pid_file.stem} is already running as pid {self.pid()}")
+        self.pid_file.write_text(str(pid))
+
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         """Start `command` in a session of its own, output appended to `log`. ProcessError when it already runs."""
         if self.pid() is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cluster import Cluster
+from testbed.operator_forks import OperatorForks
 from testbed.operator_process import OperatorProcess
 from testbed.pod_watch import Moment, PodWatch, breaks
 from testbed.waiting import wait_until
@@ -62,7 +63,7 @@ class Telling:
     as it was after the write before.
     """
 
-    def __init__(self, cluster: Cluster, watch: PodWatch, kubeconfig: Path, story: Story) -> None:
+    def __init__(self, cluster: Cluster, watch: PodWatch, kubeconfig: Path, story: Story, forks: OperatorForks) -> None:
         namespace = cluster.create_namespace("kill")
         self._watch = watch
         self._story = story
@@ -75,7 +76,7 @@ class Telling:
             "scrape_seconds": "3600",
             "warm_up_seconds": "0",
         }
-        self._operator = OperatorProcess(cluster, settings, name=namespace, kubeconfig=self._proxy.kubeconfig)
+        self._operator = OperatorProcess(cluster, settings, name=namespace, kubeconfig=self._proxy.kubeconfig, forks=forks)
         self._killed_at: Write | None = None
         self._dead = threading.Event()
 

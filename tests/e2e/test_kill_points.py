@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from testbed.cluster import Cluster
+from testbed.operator_forks import OperatorForks
 from testbed.operator_process import NAMESPACE, SERVICE_ACCOUNT
 from testbed.pod_watch import PodWatch
 from testbed.simulator_process import SimulatorProcess
@@ -90,13 +91,14 @@ def test_killed_at_any_write_the_operator_comes_to_the_same_end(
     rights: None,
     pod_watch: PodWatch,
     simulator: SimulatorProcess,
+    forks: OperatorForks,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     simulator.ask("PUT", "/rules", [{"match": {"drafter_revision": BROKEN}, "faults": {"acceptance": 0.0}}])
     kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
 
     def tell(kill_at: int = 0) -> Ending:
-        return Telling(cluster, pod_watch, kubeconfig, story).run(kill_at)
+        return Telling(cluster, pod_watch, kubeconfig, story, forks).run(kill_at)
 
     expected = tell()
     revisions = expected.state["controllerrevisions"]
