@@ -12,30 +12,82 @@
 {{- end -}}
 {{- end -}}
 
+{{/*
+Name of what does not live in the release's namespace: two releases of one name in two namespaces must not meet. No namespace has a colon.
+*/}}
+{{- define "dflash-operator.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "dflash-operator.fullname" .) -}}
+{{- end -}}
+
 {{- define "dflash-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "dflash-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Ours win over the user's: upgrade and selectors rest on them. */}}
 {{- define "dflash-operator.labels" -}}
-{{ include "dflash-operator.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- $own := include "dflash-operator.selectorLabels" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $_ := set $own "app.kubernetes.io/part-of" "dflash" -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{- toYaml (merge $own .Values.commonLabels) -}}
+{{- end -}}
+
+{{/* The metadata below a name: list of root context, labels and annotations of the kind. Those of the kind win over the common ones. */}}
+{{- define "dflash-operator.metadata" -}}
+{{- $root := index . 0 -}}
+{{- $labels := merge (include "dflash-operator.labels" $root | fromYaml) (index . 1) -}}
+{{- $annotations := merge (deepCopy (index . 2)) $root.Values.commonAnnotations -}}
+labels:
+  {{- toYaml $labels | nindent 2 }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "dflash-operator.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "dflash-operator.fullname" .) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name is needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "dflash-operator.image" -}}
+{{- $registry := default .Values.global.imageRegistry .Values.image.registry -}}
+{{- $repository := ternary (printf "%s/%s" $registry .Values.image.repository) .Values.image.repository (not (empty $registry)) -}}
 {{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A list of {name: …}; global names may be strings or such objects. */}}
+{{- define "dflash-operator.imagePullSecrets" -}}
+{{- $names := list -}}
+{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets -}}
+{{- $names = append $names (kindIs "string" . | ternary . (get (kindIs "string" . | ternary dict .) "name")) -}}
+{{- end -}}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Each release has a Lease of its own, also where two share a namespace. */}}
+{{- define "dflash-operator.leaseName" -}}
+{{- default (include "dflash-operator.fullname" .) .Values.settings.leaseName -}}
+{{- end -}}
+
+{{/* Whether the cluster serves a kind of the Prometheus Operator: list of root context and kind. Empty means no. */}}
+{{- define "dflash-operator.monitors" -}}
+{{- if (index . 0).Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" (index . 1)) }}true{{ end -}}
+{{- end -}}
+
+{{/* The pod of helm test must not be chosen by the Service it tests: no selector labels of ours. */}}
+{{- define "dflash-operator.testLabels" -}}
+app.kubernetes.io/name: {{ include "dflash-operator.name" . }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}

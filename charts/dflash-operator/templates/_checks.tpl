@@ -1,0 +1,71 @@
+{{/*
+What about the CustomResourceDefinition, as JSON: render says whether this release brings it, manager whose it is otherwise. Fails where the
+one in the cluster is another's and differs. Without a cluster (helm template) it is always rendered.
+*/}}
+{{- define "dflash-operator.crd" -}}
+{{- $name := "dflashdeployments.serving.dflash.io" -}}
+{{- $live := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name -}}
+{{- $annotations := dig "metadata" "annotations" dict $live | default dict -}}
+{{- $release := get $annotations "meta.helm.sh/release-name" -}}
+{{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
+{{- if or (not $live) (and (eq $release .Release.Name) (eq $namespace .Release.Namespace)) -}}
+{{- dict "render" true | toJson -}}
+{{- else -}}
+{{- $manager := empty $release | not | ternary (printf "release %s in namespace %s" $release $namespace) "no Helm release" -}}
+{{- $ours := .Files.Get "files/crd.yaml" | fromYaml -}}
+{{- range $ours.spec.versions -}}
+{{- range .additionalPrinterColumns -}}
+{{- /* The API server does not keep a zero here. */ -}}
+{{- if not .priority }}{{ $_ := unset . "priority" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (toJson $live.spec.versions) (toJson $ours.spec.versions) -}}
+{{- fail (printf (include "dflash-operator.crdRemedy" .) $manager) -}}
+{{- end -}}
+{{- dict "render" false "manager" $manager | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dflash-operator.crdRemedy" }}
+
+The CustomResourceDefinition dflashdeployments.serving.dflash.io is in the cluster already, belongs to %s and differs from the one of
+this chart. Either upgrade it there (see its contents with: helm template CHART --show-only templates/crd.yaml) and set crds.install=false here;
+or hand it over to this release, and run the same command again:
+
+  kubectl label crd dflashdeployments.serving.dflash.io --overwrite app.kubernetes.io/managed-by=Helm
+  kubectl annotate crd dflashdeployments.serving.dflash.io --overwrite \
+    meta.helm.sh/release-name={{ .Release.Name }} meta.helm.sh/release-namespace={{ .Release.Namespace }}
+{{- end -}}
+
+{{/*
+Fails where another release with an operator serves one of the same namespaces. The main role of each carries the label
+serving.dflash.io/watches; who may make roles may read them.
+*/}}
+{{- define "dflash-operator.refuseOverlap" -}}
+{{- $root := . -}}
+{{- $roles := list -}}
+{{- if .Values.watchNamespaces -}}
+{{- range .Values.watchNamespaces -}}
+{{- $roles = concat $roles (dig "items" list (lookup "rbac.authorization.k8s.io/v1" "Role" . "")) -}}
+{{- end -}}
+{{- else -}}
+{{- range list "Role" "ClusterRole" -}}
+{{- $roles = concat $roles (dig "items" list (lookup "rbac.authorization.k8s.io/v1" . "" "")) -}}
+{{- end -}}
+{{- end -}}
+{{- range $roles -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $namespace := splitList ":" .metadata.name | first -}}
+{{- $release := get $labels "app.kubernetes.io/instance" -}}
+{{- if and (get $labels "serving.dflash.io/watches") (not (and (eq $release $root.Release.Name) (eq $namespace $root.Release.Namespace))) -}}
+{{- $served := empty .metadata.namespace | ternary "all namespaces" (printf "namespace %s" (toString .metadata.namespace)) -}}
+{{- fail (printf (include "dflash-operator.overlapRemedy" $root) $served $release $namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dflash-operator.overlapRemedy" }}
+
+DFlashDeployments of %s are served already, by release %s in namespace %s; two operators would undo each other's work. Give the releases
+different watchNamespaces, or uninstall one. Where that release's role was left behind by mistake, delete it or set refuseOverlap=false.
+{{- end -}}

@@ -1,0 +1,138 @@
+"""Monitors, rules and dashboards: there where the cluster knows the kind, and unchanged on their way."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dflash_controller.api import names
+from dflash_controller.render.monitor import pod_monitor
+from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, parsed, render
+
+RULES = """\
+groups:
+- name: example
+  interval: 15s
+  rules:
+  - record: dflash:example
+    expr: |-
+      sum by (namespace) (rate(dflash_example_total{code=~"5.."}[2m]))
+        / 60
+  - alert: DFlashOne
+    expr: dflash:example > 1
+    for: 5m
+    labels: {severity: page}
+    annotations:
+      summary: '{{ $labels.namespace }} has {{ $value | humanize }} "too many"'
+  - alert: DFlashTwo
+    expr: dflash:example > 2
+- name: small
+  rules:
+  - alert: DFlashTwo
+    expr: vector(1)
+"""
+DASHBOARD = {"title": "Fleet", "panels": [{"targets": [{"legendFormat": "{{deployment}} of {{ namespace }}"}]}], "uid": "dflash-fleet"}
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart with a file of rules and a dashboard of known content, and no others."""
+    copy = tmp_path_factory.mktemp("chart") / "dflash-operator"
+    shutil.copytree(CHART, copy)
+    for folder, file, text in (("rules", "Example_one.rules.yaml", RULES), ("dashboards", "fleet.json", json.dumps(DASHBOARD, indent=2))):
+        shutil.rmtree(copy / "files" / folder, ignore_errors=True)
+        (copy / "files" / folder).mkdir()
+        (copy / "files" / folder / file).write_text(text)
+    return copy
+
+
+def rendered(chart: Path, values: dict[str, Any] | None = None) -> list[Manifest]:
+    done = render(values or {}, apis=MONITORING, chart=chart)
+    assert done.returncode == 0, done.stderr
+    return parsed(done.stdout)
+
+
+KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "GrafanaDashboard")
+
+
+@pytest.mark.parametrize("api", MONITORING, ids=KINDS)
+def test_a_kind_is_used_only_where_it_is_served(api: str) -> None:
+    values = {"metrics": {"enginePodMonitor": {"enabled": True}}}
+    found = {manifest["kind"] for manifest in manifests(values, apis=[api])} & set(KINDS)
+    assert found <= {api.rpartition("/")[2]}
+    assert not {manifest["kind"] for manifest in manifests(values)} & set(KINDS)
+
+
+def test_rules_arrive_as_they_are_written(chart: Path) -> None:
+    [rule] = of_kind(rendered(chart), "PrometheusRule")
+    assert rule["metadata"]["name"] == "dflash-operator-example-one-rules"
+    assert rule["spec"] == yaml.safe_load(RULES)
+
+
+def test_alerts_can_be_left_out_and_labelled(chart: Path) -> None:
+    values = {
+        "prometheusRule": {"disabledAlerts": ["DFlashTwo"], "alertLabels": {"team": "a", "severity": "mine"}, "labels": {"release": "r"}}
+    }
+    [rule] = of_kind(rendered(chart, values), "PrometheusRule")
+    [group] = rule["spec"]["groups"]
+    record, alert = group["rules"]
+    assert "labels" not in record, "a label would split the recorded series"
+    assert (alert["alert"], alert["labels"]) == ("DFlashOne", {"team": "a", "severity": "mine"})
+    assert rule["metadata"]["labels"]["release"] == "r"
+
+
+def test_dashboards_arrive_as_they_are_written(chart: Path) -> None:
+    values = {"dashboards": {"folder": "LLM", "namespace": "monitoring", "grafanaOperator": {"instanceSelector": {"grafana": "main"}}}}
+    [config] = of_kind(rendered(chart, values), "ConfigMap")
+    [dashboard] = of_kind(rendered(chart, values), "GrafanaDashboard")
+    assert json.loads(config["data"]["fleet.json"]) == DASHBOARD
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert config["metadata"]["annotations"]["grafana_folder"] == "LLM"
+    assert dashboard["spec"]["configMapRef"] == {"name": config["metadata"]["name"], "key": "fleet.json"}
+    assert dashboard["spec"]["instanceSelector"] == {"matchLabels": {"grafana": "main"}}
+    assert {one["metadata"]["namespace"] for one in (config, dashboard)} == {"monitoring"}
+    assert "grafana_dashboard" not in dashboard["metadata"]["labels"]
+
+
+def test_every_rule_file_and_dashboard_of_the_chart_is_installed() -> None:
+    found = manifests(apis=MONITORING)
+    rules = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((CHART / "files" / "rules").glob("*.yaml"))]
+    assert [one["spec"] for one in of_kind(found, "PrometheusRule")] == rules
+    boards = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in (CHART / "files" / "dashboards").glob("*.json")}
+    shown = {name: json.loads(text) for one in of_kind(found, "ConfigMap") for name, text in one["data"].items()}
+    assert shown == boards
+
+
+def test_everything_fits_into_the_secret_in_which_helm_keeps_a_release() -> None:
+    """Helm stores chart and manifests compressed, twice encoded in base64; a Secret holds 1 MiB. Half of it is room to grow."""
+    files = {str(file.relative_to(CHART)): file.read_text(encoding="utf-8") for file in CHART.rglob("*") if file.is_file()}
+    release = json.dumps({"chart": files, "manifest": render({}, apis=MONITORING).stdout})
+    assert len(base64.b64encode(base64.b64encode(gzip.compress(release.encode())))) < 2**19
+
+
+def test_the_monitor_keeps_the_operators_own_namespace_label() -> None:
+    [monitor] = of_kind(manifests(apis=MONITORING), "ServiceMonitor")
+    [service] = of_kind(manifests(), "Service")
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["namespaceSelector"]["matchNames"] == [service["metadata"]["namespace"]]
+
+
+def test_the_engine_monitor_chooses_what_answers_requests() -> None:
+    values: dict[str, Any] = {"metrics": {"enginePodMonitor": {"enabled": True}}}
+    [monitor] = of_kind(manifests(values, apis=MONITORING), "PodMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"] == {names.LABEL_ROLE: names.ROLE_ENGINE}
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == names.HTTP_PORT_NAME
+    assert monitor["spec"]["podTargetLabels"] == pod_monitor("qwen", "models")["spec"]["podTargetLabels"]
+    [monitor] = of_kind(manifests({**values, "watchNamespaces": ["a"]}, apis=MONITORING), "PodMonitor")
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["a"]}

@@ -1,0 +1,156 @@
+"""A wrong value is refused, in words that name it; README and schema say what values.yaml says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dflash_controller import __version__
+from testbed.chart_reference import ChartError, renewed, values
+from tests.chart.rendering import CHART, ROOT, render
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+# Where the message points to, and words that say what is wrong.
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "misspelt value": ({"replicas": 2}, "at ''", "additional properties 'replicas' not allowed"),
+    "value of an older release": ({"operator": {"enabled": True}}, "at ''", "additional properties 'operator' not allowed"),
+    "misspelt inner value": ({"image": {"repo": "x"}}, "at '/image'", "additional properties 'repo' not allowed"),
+    "unknown pull policy": ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy'", "must be one of 'Always'"),
+    "digest without its kind": ({"image": {"digest": "a" * 64}}, "at '/image/digest'", "does not match pattern"),
+    "tag in the repository": ({"image": {"repository": "dflash:1"}}, "at '/image/repository'", "does not match pattern"),
+    "too few replicas": ({"replicaCount": -1}, "at '/replicaCount'", "minimum: got -1, want 0"),
+    "replicas in words": ({"replicaCount": "two"}, "at '/replicaCount'", "got string, want integer"),
+    "unknown setting": ({"settings": {"misspelt": 1}}, "at '/settings'", "additional properties 'misspelt' not allowed"),
+    "setting out of range": ({"settings": {"workers": 100}}, "at '/settings/workers'", "maximum: got 100, want 64"),
+    "setting of another type": ({"settings": {"resyncSeconds": "5m"}}, "at '/settings/resyncSeconds'", "got string, want number"),
+    "unknown log level": ({"settings": {"logLevel": "LOUD"}}, "at '/settings/logLevel'", "must be one of 'DEBUG'"),
+    "namespaces as text": ({"watchNamespaces": "a,b"}, "at '/watchNamespaces'", "got string, want array"),
+    "namespace that cannot be": ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0'", "does not match pattern"),
+    "namespace twice": ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces'", "items at 0 and 1 are equal"),
+    "URL without scheme": ({"prometheus": {"url": "prometheus:9090"}}, "at '/prometheus/url'", "does not match pattern"),
+    "label no series can have": ({"prometheus": {"matcher": {"a-b": "c"}}}, "at '/prometheus/matcher'", "'a-b' not allowed"),
+    "privileged port": ({"metrics": {"port": 80}}, "at '/metrics/port'", "minimum: got 80, want 1,024"),
+    "interval without unit": ({"metrics": {"serviceMonitor": {"interval": "30"}}}, "serviceMonitor/interval'", "does not match pattern"),
+    "misspelt field of a toleration": ({"tolerations": [{"kee": "a"}]}, "at '/tolerations/0'", "additional properties 'kee' not allowed"),
+    "misspelt field of a volume": ({"extraVolumes": [{"name": "a", "secrets": {}}]}, "at '/extraVolumes/0'", "'secrets' not allowed"),
+    "number as environment": ({"extraEnv": [{"name": "A", "value": 1}]}, "at '/extraEnv/0/value'", "got number, want string"),
+    "annotation that is no text": ({"podAnnotations": {"a": True}}, "at '/podAnnotations/a'", "got boolean, want string"),
+    "label that cannot be": ({"podLabels": {"a": "b c"}}, "at '/podLabels/a'", "does not match pattern"),
+    "grace period too short": ({"terminationGracePeriodSeconds": 5}, "at '/terminationGracePeriodSeconds'", "minimum: got 5, want 35"),
+    "pull secret as text": ({"imagePullSecrets": ["a"]}, "at '/imagePullSecrets/0'", "got string, want object"),
+}
+
+# What a schema cannot say is refused by the templates, with the remedy.
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "Prometheus without URL": ({"prometheus": {"tenant": "a"}}, "prometheus.url is needed"),
+    "two kinds of authorization": (
+        {"prometheus": {"url": "http://a", "bearerToken": {"secretName": "a"}, "basicAuth": {"secretName": "b"}}},
+        "exclude each other",
+    ),
+    "two tokens": ({"prometheus": {"url": "http://a", "bearerToken": {"secretName": "a", "serviceAccount": True}}}, "exclude each other"),
+    "two authorities": ({"prometheus": {"url": "http://a", "tls": {"caSecretName": "a", "caConfigMapName": "b"}}}, "exclude each other"),
+    "many leaders": ({"settings": {"leaderElection": False}}, "set replicaCount=1"),
+    "setting as variable": ({"extraEnv": [{"name": "DFLASH_WORKERS", "value": "1"}]}, "belongs into settings"),
+    "ServiceAccount without name": ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_value_is_refused_by_name(case: str) -> None:
+    wrong, where, what = REFUSED[case]
+    done = render(wrong)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert where in done.stderr
+    assert what in done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line.startswith("- ")]
+    assert len(complaints) == 1, "one mistake, one complaint"
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_values_that_contradict_each_other_are_refused(case: str) -> None:
+    wrong, what = CONTRADICTIONS[case]
+    done = render(wrong)
+    assert done.returncode != 0
+    assert what in done.stderr
+
+
+def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the schema that lists its properties."""
+    if isinstance(node, dict):
+        if "properties" in node and node.get("type") == "object":
+            yield path, node
+        for key, inner in node.items():
+            yield from objects(inner, f"{path}/{key}")
+
+
+def test_every_object_is_closed() -> None:
+    """But ``global``, in which parent charts keep what they like."""
+    assert [path for path, node in objects(SCHEMA) if node.get("additionalProperties") is not False] == ["/properties/global"]
+
+
+def test_every_value_is_in_the_schema_and_nothing_else() -> None:
+    def compare(node: Any, schema: dict[str, Any], path: str) -> None:
+        if "properties" in schema and path != "settings":
+            assert set(node) == set(schema["properties"]), path
+            for key, inner in node.items():
+                compare(inner, schema["properties"][key], f"{path}.{key}".lstrip("."))
+
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    probes = {key: defaults.pop(key) for key in ("livenessProbe", "readinessProbe")}
+    schema = {**SCHEMA, "properties": {key: node for key, node in SCHEMA["properties"].items() if key not in probes}}
+    compare(defaults, schema, "")
+
+
+def test_readme_and_schema_are_what_the_values_say() -> None:
+    for file, text in renewed(CHART).items():
+        assert file.read_text(encoding="utf-8") == text, f"{file.name} is out of date: run make chart"
+
+
+def test_a_value_without_explanation_is_a_mistake() -> None:
+    assert [value.path for value in values("## A\n\na:\n  # -- One.\n  b: 1\n# -- Two,\n# long.\nc: {}\n")] == [("a", "b"), ("c",)]
+    with pytest.raises(ChartError, match=r"a\.b has no comment"):
+        values("a:\n  b: 1\n")
+
+
+def test_the_app_version_is_the_operators() -> None:
+    assert yaml.safe_load(Path(CHART, "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == __version__
+
+
+@pytest.mark.parametrize("page", ["docs/installation.md", "docs/operations.md", "charts/dflash-operator/README.md"])
+def test_every_value_that_a_page_sets_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assignments = {
+        one for options in re.findall(r"--set[= ]['\"]?([a-z][^\s`]+)", text) for one in re.sub(r"\{.*?\}", "", options).split(",")
+    }
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    named = re.findall(r"`((?:crds|rbac|prometheus|metrics|dashboards|networkPolicy|image|settings|prometheusRule)\.[a-zA-Z.]+)[=:`]", text)
+    paths = {one.partition("=")[0] for one in assignments} | set(named) | {path for block in blocks for path in leaves(block)}
+    assert [path for path in sorted(paths) if not is_a_value(path)] == []
+    assert paths
+
+
+def leaves(node: Any, path: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, inner in node.items():
+            yield from leaves(inner, f"{path}.{key}".lstrip("."))
+    else:
+        yield path
+
+
+def is_a_value(path: str) -> bool:
+    node = SCHEMA
+    for key in path.split("."):
+        if "properties" not in node:  # a map whose keys are the user's, or a type of Kubernetes
+            return True
+        if key not in node["properties"]:
+            return False
+        node = node["properties"][key]
+    return True
