@@ -46,7 +46,7 @@ demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
 
 .PHONY: test
 test: lint binaries ## Lint, types, layers, then the levels unit, api and cluster
-	@echo "==> unit";    $(PYTEST) -n auto tests/unit
+	@echo "==> unit";    $(PYTEST) -n auto tests/unit tests/chart tests/monitoring
 	@echo "==> api";     $(PYTEST) tests/api
 	@echo "==> cluster"; $(PYTEST) tests/testbed tests/cluster
 
@@ -63,6 +63,15 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 .PHONY: docs
 docs: $(STAMP) ## Renew the generated tables of docs/
 	@$(BIN)/python -m dflash_controller.cli.docs docs/*.md
+
+.PHONY: chart
+chart: $(STAMP) ## Renew what the charts say of their values: schemas and tables
+	@$(BIN)/python -m testbed.chart_reference charts/dflash-operator
+	@$(BIN)/python charts/dflash-models/renew.py
+
+.PHONY: dashboards
+dashboards: $(STAMP) ## Renew dashboards, recording rules and alerts in the chart
+	@$(BIN)/python -m monitoring.write
 
 .PHONY: contract
 contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and vLLM (3.6 GB, once)

@@ -47,7 +47,8 @@ class Prometheus:
     ) -> None:
         self._directory = cluster.directory / "prometheus"
         self._log = self._directory / "prometheus.log"
-        self._config = _configuration(scrape_interval_s, namespaces, kubeconfig or cluster.admin_kubeconfig, rule_files)
+        self._others = self._directory / "others.json"
+        self._config = _configuration(scrape_interval_s, namespaces, kubeconfig or cluster.admin_kubeconfig, rule_files, self._others)
         self._process: RecordedProcess = cluster.workspace.process("prometheus")
         self.url = ""
 
@@ -80,22 +81,44 @@ class Prometheus:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
+    def scrape(self, url: str, **labels: str) -> None:
+        """Scrape this address from now on, instead of one given earlier: an operator's, which is no pod here.
+
+        A label that the series bring along themselves becomes `exported_…`, as Prometheus does it by default.
+        """
+        unfinished = self._others.with_suffix(".new")
+        unfinished.write_text(json.dumps([{"targets": [url.removeprefix("http://")], "labels": labels}]))
+        unfinished.rename(self._others)
+
     def query(self, promql: str, at: float | None = None) -> list[dict[str, Any]]:
         """Result of an instant query at Unix time `at` (now by default); for a vector, dicts of `metric` and `value`.
 
         PrometheusError when the query is refused.
         """
         parameters = {"query": promql} | ({} if at is None else {"time": f"{at:.3f}"})
-        try:
-            with urlopen(f"{self.url}/api/v1/query?{urlencode(parameters)}", timeout=30) as answer:
-                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        except HTTPError as error:
-            raise PrometheusError(f"{promql}: {error.read().decode(errors='replace')}") from error
+        result: list[dict[str, Any]] = self._ask("query", parameters)["result"]
         return result
+
+    def query_range(self, promql: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
+        """Result of a range query between two Unix times: dicts of `metric` and `values`. PrometheusError when it is refused."""
+        parameters = {"query": promql, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
+        result: list[dict[str, Any]] = self._ask("query_range", parameters)["result"]
+        return result
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule with its `health` and, where it could not be evaluated, `lastError`."""
+        return [rule for group in self._ask("rules", {})["groups"] for rule in group["rules"]]
 
     def values(self, promql: str) -> dict[str, float]:
         """`query`, as numbers by pod; series without a pod label come under the empty name."""
         return {series["metric"].get("pod", ""): float(series["value"][1]) for series in self.query(promql)}
+
+    def _ask(self, what: str, parameters: dict[str, str]) -> Any:
+        try:
+            with urlopen(f"{self.url}/api/v1/{what}?{urlencode(parameters)}", timeout=30) as answer:
+                return json.load(answer)["data"]
+        except HTTPError as error:
+            raise PrometheusError(f"{parameters}: {error.read().decode(errors='replace')}") from error
 
     def _listening_url(self) -> str | None:
         running = self._process.pid() is not None  # asked before reading, or its last words would be missed
@@ -113,7 +136,9 @@ class Prometheus:
             return False
 
 
-def _configuration(interval_s: float, namespaces: Sequence[str], kubeconfig: Path, rule_files: Sequence[Path]) -> dict[str, Any]:
+def _configuration(
+    interval_s: float, namespaces: Sequence[str], kubeconfig: Path, rule_files: Sequence[Path], others: Path
+) -> dict[str, Any]:
     discovery: dict[str, Any] = {"role": "pod", "kubeconfig_file": str(kubeconfig)}
     if namespaces:
         discovery["namespaces"] = {"names": list(namespaces)}
@@ -125,7 +150,10 @@ def _configuration(interval_s: float, namespaces: Sequence[str], kubeconfig: Pat
             "evaluation_interval": f"{interval_ms}ms",
         },
         "rule_files": [str(file.absolute()) for file in rule_files],
-        "scrape_configs": [{"job_name": "pods", "kubernetes_sd_configs": [discovery], "relabel_configs": _relabelling()}],
+        "scrape_configs": [
+            {"job_name": "pods", "kubernetes_sd_configs": [discovery], "relabel_configs": _relabelling()},
+            {"job_name": "others", "file_sd_configs": [{"files": [str(others)], "refresh_interval": "1s"}]},
+        ],
     }
 
 

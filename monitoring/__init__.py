@@ -1,0 +1,1 @@
+"""Recording rules, alerts and dashboards, written in Python; what they generate is committed and checked against drift."""

@@ -1,0 +1,34 @@
+"""Every alert. Pure.
+
+None fires on a healthy system that is idle, after a scaling to zero, or during a normal rollout: quotients have no value without traffic,
+what is said of pods goes with the pods, and a candidate is its rollout's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monitoring import condition_alerts, operator_alerts, serving_alerts, speculation_alerts
+from monitoring.alert import Alert, group
+
+_GROUPS: Mapping[str, Callable[[], list[Alert]]] = {
+    "dflash.alerts.speculation": speculation_alerts.speculation,
+    "dflash.alerts.tuner": speculation_alerts.tuner,
+    "dflash.alerts.rollouts": speculation_alerts.rollouts,
+    "dflash.alerts.latency": serving_alerts.latency,
+    "dflash.alerts.load": serving_alerts.load,
+    "dflash.alerts.replicas": serving_alerts.replicas,
+    "dflash.alerts.operator": operator_alerts.operator,
+    "dflash.alerts.conditions": condition_alerts.conditions,
+}
+
+
+def alerts() -> list[Alert]:
+    """In the order of the file."""
+    return [alert for alerts_of in _GROUPS.values() for alert in alerts_of()]
+
+
+def groups() -> list[dict[str, Any]]:
+    """Groups of a Prometheus rule file."""
+    return [group(name, alerts_of()) for name, alerts_of in _GROUPS.items()]

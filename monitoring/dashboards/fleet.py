@@ -1,0 +1,213 @@
+"""Fleet: every deployment at a glance, and where to look next. Pure."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from monitoring.dashboards.build import BY, Rows, by_role, dashboard, drill_down, of, runbook, stable, variables
+from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
+from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
+from monitoring.dashboards.speculation import ACCEPTING
+
+UID = "dflash-fleet"
+_GOOD_IF_ZERO = [(None, "green"), (1.0, "orange")]
+
+
+def fleet() -> models.Dashboard:
+    """Tokens, latency, queues and errors of all deployments of both engines, and what state each is in."""
+    return dashboard(
+        UID,
+        "DFlash / Fleet",
+        "Every DFlashDeployment: what it serves, how fast, in which phase; click a name for its speculation.",
+        variables(several=True),
+        [_now(), _deployments(), _traffic(), _latency(), _rollouts()],
+        guide="dashboards.md#fleet",
+    )
+
+
+def _now() -> Rows:
+    needy = of("dflash:rollout_phase", phase="Held|RolledBack")
+    failed, ended = (f"sum({of(f'dflash:deployment_{what}:rate2m')})" for what in ("failed_requests", "requests"))
+    return Rows(
+        "Now",
+        [
+            one("Deployments known", "DFlashDeployments that the operator knows.", "short", f"count({of('dflash:rollout_phase')})", span=3),
+            one(
+                "Waiting for a human",
+                "Deployments whose rollout is Held or was rolled back. What ran before still serves.",
+                "short",
+                f"count({needy}) or vector(0)",
+                levels=_GOOD_IF_ZERO,
+                span=3,
+            ).links([runbook("rollout-held")]),
+            one(
+                "Engine pods", "Pods that serve and answer scrapes, both engines.", "short", f"sum({of('dflash:deployment_pods')})", span=3
+            ),
+            one(
+                "Tokens per second",
+                "Tokens generated per second by all of them together.",
+                "short",
+                f"sum({of('dflash:deployment_generated_tokens:rate2m')})",
+                span=4,
+            ),
+            one("Requests per second", "Requests that ended per second, failed ones included.", "reqps", ended, span=4),
+            one(
+                "Failed",
+                "Share of requests that ended by an error or were answered by 5xx; 0 where nobody asks.",
+                "percentunit",
+                f"{failed} / clamp_min({ended}, 1e-9)",
+                levels=[(None, "green"), (0.01, "orange"), (0.05, "red")],
+                span=3,
+            ).links([runbook("requests-failing")]),
+            one(
+                "Waiting requests",
+                "Requests in the engines' queues, not yet in a batch.",
+                "short",
+                f"sum({of('dflash:deployment_requests_waiting')})",
+                span=4,
+            ).links([runbook("queue-saturated")]),
+        ],
+    )
+
+
+def _deployments() -> Rows:
+    ttft = stable("dflash:revision_ttft_seconds", quantile="0.95")
+    columns = [
+        Column("Engine", f"group by ({BY}, engine) ({of('dflash:revision_pods')})", label="engine"),
+        Column("Phase", f"group by ({BY}, phase) ({of('dflash:rollout_phase')})", label="phase"),
+        Column("In force", f"group by ({BY}, revision) ({of('dflash:revision_info', role='stable')})", label="revision"),
+        Column("Block size", of("dflash:deployment_block_size"), decimals=0),
+        Column("Tuner", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
+        Column("Ready", f"group by ({BY}, reason) ({of('dflash:condition_since_timestamp_seconds', type='Ready')})", label="reason"),
+        Column("Desired", of("dflash:replicas", state="desired"), decimals=0),
+        Column("Serving", of("dflash:replicas", state="serving"), decimals=0),
+        Column(
+            "Acceptance length",
+            of("dflash:deployment_acceptance_length"),
+            decimals=2,
+            levels=ACCEPTING,
+        ),
+        Column("Tokens/s", of("dflash:deployment_generated_tokens:rate2m"), decimals=0),
+        Column("Requests/s", of("dflash:deployment_requests:rate2m"), "reqps", decimals=2),
+        Column("Running", of("dflash:deployment_requests_running"), decimals=0),
+        Column("Waiting", of("dflash:deployment_requests_waiting"), decimals=0, levels=[(None, "text"), (1.0, "orange")]),
+        Column("TTFT p95", ttft, "s"),
+        Column("Failed", of("dflash:deployment_error_ratio"), "percentunit", levels=[(None, "text"), (0.01, "orange"), (0.05, "red")]),
+    ]
+    table = rows(
+        "Deployments",
+        "One row per deployment, both engines; Ready gives the reason of that condition. Acceptance length is tokens per verify step of"
+        " the last two minutes: red is a collapsed"
+        " drafter."
+        " Cells stay empty while nobody sends requests.",
+        ["namespace", "deployment"],
+        columns,
+        links={"Deployment": drill_down("Its speculation", "dflash-speculation"), "Phase": drill_down("Its rollout", "dflash-rollout")},
+        height=9,
+    )
+    return Rows("Deployments", [table.links([runbook("speculation-collapsed")])])
+
+
+def _traffic() -> Rows:
+    def by_deployment(what: str) -> Query:
+        return Query(of(f"dflash:deployment_{what}"), "{{namespace}}/{{deployment}}")
+
+    usage = f"max by ({BY}) ({of('dflash:pod_kv_cache_usage')})"
+    return Rows(
+        "Traffic",
+        [
+            lines(
+                "Generated tokens",
+                "Tokens per second, all replicas together.",
+                "short",
+                by_deployment("generated_tokens:rate2m"),
+                stacked=True,
+            ),
+            lines("Requests that ended", "Per second, failed ones included.", "reqps", by_deployment("requests:rate2m"), stacked=True),
+            lines(
+                "Requests running",
+                "In the engines' batches, as their gauges tell it; 0 while no step runs.",
+                "short",
+                by_deployment("requests_running"),
+                span=8,
+            ),
+            lines(
+                "Requests waiting",
+                "In the engines' queues. Rising while KV cache is full: more replicas are needed.",
+                "short",
+                by_deployment("requests_waiting"),
+                span=8,
+            ).links([runbook("queue-saturated")]),
+            lines(
+                "KV cache in use",
+                "Fullest pod of each deployment, as a share of its KV cache.",
+                "percentunit",
+                Query(usage, "{{namespace}}/{{deployment}}"),
+                span=8,
+                levels=[(None, "green"), (0.9, "red")],
+            ).links([runbook("queue-saturated")]),
+        ],
+    )
+
+
+def _latency() -> Rows:
+    def worst(what: str, quantile: str) -> Query:
+        expr = f"max by ({BY}) ({of(f'dflash:revision_{what}', quantile=quantile)})"
+        return Query(expr, f"p{float(quantile) * 100:.0f} {{{{namespace}}}}/{{{{deployment}}}}")
+
+    both = ("0.5", "0.95")
+    return Rows(
+        "Latency",
+        [
+            lines(
+                "Time to first token",
+                "Median and 95th percentile of the slowest revision of each deployment. SGLang: streaming requests only, for others it"
+                " has no such figure.",
+                "s",
+                *(worst("ttft_seconds", quantile) for quantile in both),
+                span=8,
+            ).links([runbook("ttft-slo-burn")]),
+            lines(
+                "Time per output token",
+                "After the first token; median and 95th percentile of the slowest revision.",
+                "s",
+                *(worst("tpot_seconds", quantile) for quantile in both),
+                span=8,
+            ).links([runbook("tpot-slo-burn")]),
+            lines(
+                "Time of a request",
+                "From arrival to the last token; median and 95th percentile of the slowest revision.",
+                "s",
+                *(worst("request_seconds", quantile) for quantile in both),
+                span=8,
+            ),
+        ],
+    )
+
+
+def _rollouts() -> Rows:
+    serving = by_role("dflash:revision_pods", ".+")
+    return Rows(
+        "Revisions",
+        [
+            states(
+                "Rollout phase",
+                "Phase of each deployment's newest rollout over time.",
+                Query(phase_codes(), "{{namespace}}/{{deployment}}"),
+                PHASES,
+                PHASE_COLORS,
+                span=14,
+            ),
+            rows(
+                "Revisions that serve",
+                "What runs at this moment: more than one revision of a deployment outside a rollout is worth a question.",
+                ["namespace", "deployment", "revision"],
+                [
+                    Column("Role", f"group by ({BY}, revision, role) ({serving})", label="role"),
+                    Column("Block size", f"group by ({BY}, revision, block_size) ({of('dflash:revision_pods')})", label="block_size"),
+                    Column("Pods", f"sum by ({BY}, revision) ({of('dflash:revision_pods')})", decimals=0),
+                ],
+                span=10,
+            ).links([runbook("version-skew")]),
+        ],
+    )

@@ -1,0 +1,215 @@
+"""Operator: is it well, does it keep up, does it hear the API server. Pure."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from monitoring.dashboards.build import Rows, dashboard, operator_variable, page, runbook, selected, source_variable
+from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
+
+UID = "dflash-operator"
+MINE = 'namespace=~"$operator"'
+RATE = "[$__rate_interval]"
+
+
+def operator() -> models.Dashboard:
+    """Leader, reconciles, work queue, requests to the API server, watches, and the process itself."""
+    return dashboard(
+        UID,
+        "DFlash / Operator",
+        "Health of the operator. While none runs, engines keep serving; nothing is scaled, replaced or repaired.",
+        [source_variable(), operator_variable()],
+        [_now(), _reconciles(), _queue(), _requests(), _process()],
+        guide="operations.md",
+    )
+
+
+def mine(metric: str, **labels: str) -> str:
+    """A metric of the chosen operators; ``labels`` must match these regular expressions."""
+    return selected(metric, MINE, **labels)
+
+
+def rate(counter: str, by: str) -> str:
+    return f"sum by ({by}) (rate({mine(counter)}{RATE}))"
+
+
+def quantiles(histogram: str, by: str = "") -> list[Query]:
+    """Median, 95th and 99th percentile; where nothing happened there is none."""
+    found = []
+    for share in ("0.5", "0.95", "0.99"):
+        labels = f"le, {by}" if by else "le"
+        expr = f"histogram_quantile({share}, sum by ({labels}) (rate({mine(f'{histogram}_bucket')}{RATE}))) >= 0"
+        found.append(Query(expr, f"p{float(share) * 100:.0f}" + (f" {{{{{by}}}}}" if by else "")))
+    return found
+
+
+def _now() -> Rows:
+    return Rows(
+        "Now",
+        [
+            one(
+                "Leaders",
+                "Must be 1 for each Lease: 0, nothing is done; 2, one of them is about to end.",
+                "short",
+                f"sum({mine('dflash_leader')})",
+                levels=[(None, "red"), (1.0, "green"), (2.0, "orange")],
+            ).links([runbook("operator-no-leader")]),
+            one("Processes", "Replicas that answer scrapes, leader or not.", "short", f"count({mine('dflash_build_info')})").links(
+                [runbook("operator-down")]
+            ),
+            one(
+                "Oldest in the queue",
+                "How long the first deployment in the work queue has been due.",
+                "s",
+                f"max({mine('dflash_workqueue_oldest_seconds')})",
+                levels=[(None, "green"), (60.0, "red")],
+            ).links([runbook("reconcile-backlog")]),
+            one(
+                "Failed reconciles",
+                "Per second; the log says of which deployment.",
+                "ops",
+                f"sum(rate({mine('dflash_reconcile_total', result='error')}{RATE})) or vector(0)",
+                levels=[(None, "green"), (0.001, "orange")],
+            ).links([runbook("reconcile-errors")]),
+            one(
+                "Age of the last full list",
+                "Everything is listed anew every 5 minutes by default.",
+                "s",
+                f"time() - max({mine('dflash_last_resync_timestamp_seconds')} > 0)",
+                levels=[(None, "green"), (1200.0, "red")],
+            ).links([runbook("watch-stale")]),
+            one("Deployments", "DFlashDeployments the leader keeps in memory.", "short", f"sum({mine('dflash_deployments')})"),
+        ],
+    )
+
+
+def _reconciles() -> Rows:
+    return Rows(
+        "Reconciles",
+        [
+            lines(
+                "Reconciles by result",
+                "Per second. A few conflicts are normal: a plan met an object that had moved on, was dropped and made anew.",
+                "ops",
+                Query(rate("dflash_reconcile_total", "result"), "{{result}}"),
+                span=8,
+            ),
+            lines(
+                "Time of a reconcile", "From a snapshot to the last write.", "s", *quantiles("dflash_reconcile_duration_seconds"), span=8
+            ),
+            lines(
+                "Failed reconciles by reason",
+                "Per second; none: 0 in all.",
+                "ops",
+                Query(
+                    f'{rate("dflash_reconcile_errors_total", "reason")} or on () label_replace(vector(0), "reason", "none", "", "")',
+                    "{{reason}}",
+                ),
+                span=8,
+            ).links([runbook("reconcile-errors")]),
+        ],
+    )
+
+
+def _queue() -> Rows:
+    due, oldest = (f"max({mine(f'dflash_workqueue_{what}')})" for what in ("depth", "oldest_seconds"))
+    late = [(None, "transparent"), (60.0, "red")]
+    return Rows(
+        "Work queue",
+        [
+            lines("Depth", "Deployments that are due and not yet taken by a worker.", "short", Query(due, "due"), span=8).links(
+                [runbook("reconcile-backlog")]
+            ),
+            lines("Oldest", "How long the first of them has been due.", "s", Query(oldest, "oldest"), span=8, levels=late).links(
+                [runbook("reconcile-backlog")]
+            ),
+            lines("Wait", "From due until taken.", "s", *quantiles("dflash_workqueue_wait_seconds"), span=8),
+        ],
+    )
+
+
+def _requests() -> Rows:
+    return Rows(
+        "API server and watches",
+        [
+            lines(
+                "Requests by verb",
+                "Per second to the API server; a settled fleet writes nothing.",
+                "reqps",
+                Query(rate("dflash_api_requests_total", "verb"), "{{verb}}"),
+                span=8,
+            ),
+            lines(
+                "Requests by code",
+                "Per second. 404 and 409 are part of the work. 403: a right is missing. 429: the API server asks for patience. 0: no"
+                " answer.",
+                "reqps",
+                Query(rate("dflash_api_requests_total", "code"), "{{code}}"),
+                span=8,
+            ),
+            lines("Time of a request, p95", "By verb.", "s", quantiles("dflash_api_request_duration_seconds", "verb")[1], span=8),
+            lines(
+                "Age of the newest event",
+                "Since the last watch event of each kind. Long is normal for kinds that rarely change; all at once growing is a dead"
+                " watch.",
+                "s",
+                Query(f"time() - max by (kind) ({mine('dflash_last_event_timestamp_seconds')} > 0)", "{{kind}}"),
+            ).links([runbook("watch-stale")]),
+            lines(
+                "Since the last full list",
+                "A saw tooth with the interval of the re-list; growing beyond it: lists fail.",
+                "s",
+                Query(f"time() - max({mine('dflash_last_resync_timestamp_seconds')} > 0)", "age"),
+                levels=[(None, "transparent"), (1200.0, "red")],
+            ).links([runbook("watch-stale")]),
+        ],
+    )
+
+
+def _process() -> Rows:
+    leads = mine("dflash_leader")
+    own = f"and on (instance) {mine('dflash_build_info')}"
+    return Rows(
+        "Processes",
+        [
+            states(
+                "Who leads",
+                "The replica that holds the Lease over time; a change without an upgrade or a drain is worth a look at its log.",
+                Query(f"max by (instance) ({leads})", "{{instance}}"),
+                ("stands by", "leads"),
+                {"stands by": "#808080", "leads": "green"},
+                span=14,
+            ).links([runbook("operator-no-leader")]),
+            rows(
+                "Replicas",
+                "Who leads now, and which version runs.",
+                ["instance"],
+                [
+                    Column("Version", f"group by (instance, version) ({mine('dflash_build_info')})", label="version"),
+                    Column("Leads", f"max by (instance) ({leads})", decimals=0, levels=[(None, "text"), (1.0, "green")]),
+                ],
+                span=10,
+            ).links([page("Leader election", "operations.md#leader-election")]),
+            lines(
+                "CPU",
+                "Cores in use by each replica.",
+                "short",
+                Query(f"rate({mine('process_cpu_seconds_total')}{RATE}) {own}", "{{instance}}"),
+                span=8,
+            ),
+            lines(
+                "Memory",
+                "Resident memory of each replica.",
+                "bytes",
+                Query(f"{mine('process_resident_memory_bytes')} {own}", "{{instance}}"),
+                span=8,
+            ),
+            lines(
+                "Series",
+                "That each replica exports; grows with the number of deployments, not with traffic.",
+                "short",
+                Query(f"{mine('scrape_samples_scraped')} {own}", "{{instance}}"),
+                span=8,
+            ),
+        ],
+    )

@@ -1,0 +1,124 @@
+"""Every query of the dashboards' JSON, with its variables filled in: for tests against a real Prometheus, and for pictures. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")
+"""Of Grafana; ``$1`` is a group of ``label_replace``."""
+_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+EMPTY_BY_NATURE: Mapping[tuple[str, str], str] = {
+    ("dflash-speculation", "annotation Tuner"): "a mark stands for a minute after a decision, and most minutes have none",
+    ("dflash-speculation", "annotation Revision"): "a mark stands for a minute after a revision changed its role",
+    ("dflash-tuner", "annotation Tuner"): "as above",
+    ("dflash-tuner", "annotation Revision"): "as above",
+    ("dflash-rollout", "annotation Tuner"): "as above",
+    ("dflash-rollout", "annotation Revision"): "as above",
+}
+"""By dashboard and panel: queries that may have no series on a healthy system, and why."""
+UNRECORDED_BY_NATURE: Mapping[str, str] = {
+    "dflash:notice": "a sound deployment has no notices",
+    "dflash:tuner_crossover_concurrency": "where one block is the fastest at every load there is no crossover",
+}
+"""By name: recording rules that may have no series on a healthy system, and why."""
+OF_ONE_ENGINE: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("dflash-speculation", "Acceptance by position"): ("vllm", "SGLang has no such series"),
+    ("dflash-startup", "Phases of a start"): ("sglang", "vLLM has no such series"),
+}
+"""By dashboard and panel: the one engine that tells what the panel shows, and why the other does not; the panel says so where empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelQuery:
+    """One query of a panel, an annotation or a variable."""
+
+    dashboard: str
+    """Uid."""
+    panel: str
+    """Title; ``annotation NAME`` or ``variable NAME`` for those."""
+    ref: str
+    expr: str
+    """With variables."""
+    legend: str
+    instant: bool
+    kind: str
+    """Type of the panel; ``annotation`` or ``variable``."""
+    labels: frozenset[str]
+    """Labels that every series of the result must have: those its legend names, or a table shows."""
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """The query as Prometheus is asked. Raises KeyError where it has a variable that ``values`` lacks."""
+        return _VARIABLE.sub(lambda found: values[found[1] or found[2]], self.expr)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel as its JSON has it, rows excluded."""
+
+    dashboard: str
+    title: str
+    kind: str
+    spec: Mapping[str, Any]
+    queries: tuple[PanelQuery, ...]
+
+
+def dashboards(directory: Path) -> dict[str, dict[str, Any]]:
+    """The JSON of every dashboard in a directory, by name of the file without its ending."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*.json"))}
+
+
+def panels(dashboard: Mapping[str, Any]) -> list[Panel]:
+    """Its panels in their order, those in collapsed rows included."""
+    flat = [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
+    return [
+        Panel(dashboard["uid"], panel["title"], panel["type"], panel, tuple(_of_panel(dashboard["uid"], panel)))
+        for panel in flat
+        if panel["type"] != "row"
+    ]
+
+
+def queries(dashboard: Mapping[str, Any]) -> list[PanelQuery]:
+    """Those of its panels, annotations and variables."""
+    found = [query for panel in panels(dashboard) for query in panel.queries]
+    uid = dashboard["uid"]
+    for item in dashboard["annotations"].get("list", ()):
+        if item.get("expr"):
+            labels = frozenset(_LABEL.findall(item["textFormat"]))
+            found.append(PanelQuery(uid, f"annotation {item['name']}", "A", item["expr"], item["textFormat"], False, "annotation", labels))
+    for item in dashboard["templating"]["list"]:
+        if item["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", item["query"]).groups()  # type: ignore[union-attr]
+            expr = f"group by ({label}) ({metric})"
+            found.append(PanelQuery(uid, f"variable {item['name']}", "A", expr, "", True, "variable", frozenset({label})))
+    return found
+
+
+def _of_panel(uid: str, panel: Mapping[str, Any]) -> Iterator[PanelQuery]:
+    shown = _columns(panel)
+    grouped = [_grouped(target["expr"]) for target in panel["targets"]]
+    keys = frozenset.intersection(*filter(None, grouped)) if any(grouped) else frozenset()
+    for target, own in zip(panel["targets"], grouped, strict=True):
+        legend = target["legendFormat"]
+        # A table's row is found by what all its queries have; some show a label of their own beside it.
+        labels = frozenset(_LABEL.findall(legend)) if shown is None else shown & (keys | own)
+        yield PanelQuery(uid, panel["title"], target["refId"], target["expr"], legend, bool(target.get("instant")), panel["type"], labels)
+
+
+def _columns(panel: Mapping[str, Any]) -> frozenset[str] | None:
+    """Labels that a table shows; None for other panels."""
+    for step in panel.get("transformations", ()):
+        if step["id"] == "organize":
+            return frozenset(name for name in step["options"]["renameByName"] if not name.startswith("Value"))
+    return None
+
+
+def _grouped(expr: str) -> frozenset[str]:
+    """Labels that the outermost aggregation of an expression leaves."""
+    found = re.match(r"\w+ by \(([\w, ]+)\)", expr)
+    return frozenset(found[1].split(", ")) if found else frozenset()

@@ -1,0 +1,192 @@
+"""Rollout: where it stands, what the candidate is judged by, and how much traffic it sees. Pure."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from monitoring.dashboards.build import BY, Rows, by_role, dashboard, in_role, of, runbook, variables
+from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
+from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
+from monitoring.dashboards.speculation import LIMITS, decisions
+
+UID = "dflash-rollout"
+SIDES = "{{deployment}} {{role}} {{revision}}"
+
+
+def rollout() -> models.Dashboard:
+    """Phase, verdicts, candidate beside stable, traffic on the candidate, history."""
+    return dashboard(
+        UID,
+        "DFlash / Rollout",
+        "Where a rollout stands, the verdict on each metric, candidate beside stable, and the share of users that the candidate serves.",
+        variables(several=False),
+        [_now(), _verdicts(), _sides(), _traffic(), _history()],
+        guide="rollouts.md",
+        events=decisions(),
+    )
+
+
+def share() -> str:
+    """Of the requests that ended, the part that the candidate had; 0 where there is no candidate."""
+    everything = f"sum by ({BY}) ({of('dflash:revision_requests:rate2m')})"
+    candidate = f"sum by ({BY}) ({by_role('dflash:revision_requests:rate2m', 'candidate')})"
+    return f"(({candidate}) or 0 * {everything}) / clamp_min({everything}, 1e-9)"
+
+
+def _now() -> Rows:
+    needy = of("dflash:rollout_phase", phase="Held|RolledBack")
+    running = of("dflash:rollout_phase", phase="Preparing|Canary|Analyzing|Progressing|RollingBack|Paused")
+    failed = f"sum({by_role('dflash:revision_failed_requests:rate2m', 'candidate')})"
+    return Rows(
+        "Now",
+        [
+            one(
+                "Under way",
+                "Rollouts that are not over.",
+                "short",
+                f"count({running}) or vector(0)",
+                levels=[(None, "text"), (1.0, "blue")],
+                span=5,
+            ),
+            one(
+                "Waiting for a human",
+                "Held, or rolled back: look at the verdicts below.",
+                "short",
+                f"count({needy}) or vector(0)",
+                levels=[(None, "green"), (1.0, "orange")],
+                span=5,
+            ).links([runbook("rollout-held")]),
+            one(
+                "Traffic on the candidate",
+                "Share of the requests that ended within the last two minutes; the largest of the chosen deployments. One replica's"
+                " share is normal.",
+                "percentunit",
+                f"max({share()})",
+                span=7,
+            ),
+            one(
+                "Failed on the candidate",
+                "Requests per second that the candidate failed; 0 where there is no candidate.",
+                "reqps",
+                f"{failed} or vector(0)",
+                levels=[(None, "green"), (0.001, "red")],
+                span=7,
+            ).links([runbook("rollout-rolled-back")]),
+        ],
+    )
+
+
+def _verdicts() -> Rows:
+    phase = rows(
+        "Phase and revisions",
+        "The newest rollout of each deployment, and what each of its revisions is now.",
+        ["namespace", "deployment"],
+        [
+            Column("Phase", f"group by ({BY}, phase) ({of('dflash:rollout_phase')})", label="phase"),
+            Column("In force", f"group by ({BY}, revision) ({of('dflash:revision_info', role='stable')})", label="revision"),
+            Column("Revisions", f"count by ({BY}) ({of('dflash:revision_info')})", decimals=0),
+            Column("Pods", of("dflash:deployment_pods"), decimals=0),
+        ],
+        span=9,
+    )
+
+    def side(name: str) -> Column:
+        expr = f"max by ({BY}, metric) ({of('dflash:rollout_metric', side=name)})"
+        return Column(name.capitalize(), expr, "none")
+
+    verdicts = rows(
+        "Verdicts",
+        "What the candidate of the newest rollout is or was judged by, each in the metric's own unit; the limit is how far candidate may"
+        " be from"
+        " stable. Empty until the first rollout.",
+        ["deployment", "metric"],
+        [
+            Column("Verdict", f"group by ({BY}, metric, verdict) ({of('dflash:rollout_verdict')})", label="verdict"),
+            side("candidate"),
+            side("stable"),
+            side("limit"),
+        ],
+        span=15,
+    )
+    return Rows("Verdicts", [phase.links([runbook("rollout-stuck")]), verdicts.links([runbook("rollout-rolled-back")])])
+
+
+def _sides() -> Rows:
+    def sides(what: str, **labels: str) -> Query:
+        return Query(by_role(f"dflash:revision_{what}", **labels), SIDES)
+
+    per_pod = f"({of('dflash:revision_generated_tokens:rate2m')} / {of('dflash:revision_pods')})"
+    speed = f"{per_pod} {in_role()}"
+    return Rows(
+        "Candidate and stable",
+        [
+            lines("Acceptance length", "Tokens per verify step.", "none", sides("acceptance_length"), span=8, levels=LIMITS, least=1).links(
+                [runbook("speculation-collapsed")]
+            ),
+            lines(
+                "Tokens per second of a pod", "Generated by one pod on average, idle time included.", "short", Query(speed, SIDES), span=8
+            ),
+            lines(
+                "Failed requests", "Share that ended by an error or was answered by 5xx.", "percentunit", sides("error_ratio"), span=8
+            ).links([runbook("requests-failing")]),
+            lines("Time to first token, p95", "SGLang: streaming requests only.", "s", sides("ttft_seconds", quantile="0.95"), span=8),
+            lines("Time per output token, p95", "After the first token.", "s", sides("tpot_seconds", quantile="0.95"), span=8),
+            lines("Time of a request, p95", "From arrival to the last token.", "s", sides("request_seconds", quantile="0.95"), span=8),
+        ],
+    )
+
+
+def _traffic() -> Rows:
+    requests = by_role("dflash:revision_requests:rate2m", ".+")
+    return Rows(
+        "Traffic",
+        [
+            lines(
+                "Requests by role",
+                "Requests per second that each revision ended: what the candidate has is what users risk.",
+                "reqps",
+                Query(f"sum by ({BY}, role) ({requests})", "{{deployment}} {{role}}"),
+                stacked=True,
+                span=8,
+            ),
+            lines(
+                "Share of the candidate",
+                "Of all requests that ended; 0 where there is no candidate.",
+                "percentunit",
+                Query(share(), "{{deployment}}"),
+                span=8,
+            ),
+            lines(
+                "Pods by role",
+                "Pods that serve: a rollout replaces one role by another within its budget.",
+                "short",
+                Query(f"sum by ({BY}, role) ({by_role('dflash:revision_pods', '.+')})", "{{deployment}} {{role}}"),
+                stacked=True,
+                span=8,
+            ),
+        ],
+    )
+
+
+def _history() -> Rows:
+    reached = "sum by (phase) (increase(dflash_rollout_phases_total[1h]))"
+    return Rows(
+        "History",
+        [
+            states(
+                "Phase over time",
+                "Each rollout from Preparing to its end.",
+                Query(phase_codes(), "{{deployment}}"),
+                PHASES,
+                PHASE_COLORS,
+                span=12,
+            ),
+            lines(
+                "Phases reached by all rollouts",
+                "Within the hour before each moment, over every deployment of every operator.",
+                "short",
+                Query(f'{reached} or on () label_replace(vector(0), "phase", "none", "", "")', "{{phase}}"),
+                span=12,
+            ),
+        ],
+    )

@@ -1,0 +1,153 @@
+"""Start-up and weights: how long engines take to serve, and what they wait for. Pure."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from monitoring.dashboards.build import BY, Rows, dashboard, of, runbook, variables
+from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows
+from monitoring.pod_rules import DEPLOYMENT_LABEL
+
+UID = "dflash-startup"
+STEP_S = 15
+REVISIONS = 'revision=~"$revision"'
+NO_PHASES = "SGLang 0.5.17 and later tell their phases; vLLM does not"
+
+
+def startup() -> models.Dashboard:
+    """Pods that do not answer yet, phases of a start, the preparation of rollouts, what weights take of a GPU."""
+    return dashboard(
+        UID,
+        "DFlash / Start-up and weights",
+        "How long engine pods take until they answer, what they spend it on, and how long rollouts wait for weights.",
+        variables(several=True, revision=True),
+        [_now(), _pods(), _phases()],
+        guide="dashboards.md#start-up-and-weights",
+    )
+
+
+def scraped() -> str:
+    """``up`` of engine pods, whether they answer yet or not."""
+    return f'up{{namespace=~"$namespace", {DEPLOYMENT_LABEL}=~"$deployment"}}'
+
+
+def answers() -> str:
+    """1 or 0 per engine pod, by deployment; a pod that two jobs scrape answers if it answers one."""
+    named = f'label_replace({scraped()}, "deployment", "$1", "{DEPLOYMENT_LABEL}", "(.*)")'
+    return f"max by ({BY}, pod) ({named})"
+
+
+def seconds_unanswered() -> str:
+    """Within the range shown, per pod."""
+    return f"sum_over_time((1 - ({answers()}))[$__range:{STEP_S}s]) * {STEP_S}"
+
+
+def _now() -> Rows:
+    return Rows(
+        "Now",
+        [
+            one(
+                "Not answering",
+                "Engine pods that run and do not answer yet: they load, or they fail.",
+                "short",
+                f"count({answers()} == 0) or vector(0)",
+                levels=[(None, "green"), (1.0, "orange")],
+                span=6,
+            ).links([runbook("replica-down")]),
+            one("Answering", "Engine pods that serve.", "short", f"sum({answers()})", span=6),
+            one(
+                "Waiting for weights",
+                "Rollouts in phase Preparing: weights are being fetched, or the change window is closed.",
+                "short",
+                f"count({of('dflash:rollout_phase', phase='Preparing')}) or vector(0)",
+                levels=[(None, "green"), (1.0, "blue")],
+                span=6,
+            ),
+            one(
+                "Longest start",
+                "Of the pods of the chosen deployments within the range shown: seconds in which a pod ran and did not answer.",
+                "s",
+                f"max({seconds_unanswered()})",
+                span=6,
+            ),
+        ],
+    )
+
+
+def _pods() -> Rows:
+    spent = f"sum_over_time((group by ({BY}, phase) ({of('dflash:rollout_phase')}))[$__range:{STEP_S}s]) * {STEP_S}"
+    return Rows(
+        "Pods",
+        [
+            lines(
+                "Pods that answer, and that run",
+                "The gap between the lines is pods that load. A gap that lasts past the start-up budget: the kubelet starts them over.",
+                "short",
+                Query(f"sum by ({BY}) ({answers()})", "{{deployment}} answer"),
+                Query(f"count by ({BY}) ({answers()})", "{{deployment}} run", dashed=True),
+            ).links([runbook("replica-down")]),
+            lines(
+                "Pods by revision",
+                "Pods that serve: a start shows as a step up.",
+                "short",
+                Query(of("dflash:revision_pods", REVISIONS), "{{deployment}} {{revision}}"),
+                stacked=True,
+            ),
+            lines(
+                "Start against its budget",
+                "The slowest start of a pod that serves now, from being made to Ready, scheduling and image pull included. Dashed: how"
+                " long the"
+                " engine may take from the start of its container; past that the kubelet starts it over.",
+                "s",
+                Query(of("dflash:startup_seconds"), "{{deployment}} slowest"),
+                Query(of("dflash:startup_budget_seconds"), "{{deployment}} budget", dashed=True),
+            ).links([runbook("startup-budget-nearly-used")]),
+            bars(
+                "Share of the budget",
+                "The same as a share. Above 80 % one slower start is enough to never come up.",
+                "percentunit",
+                Query(f"{of('dflash:startup_seconds')} / {of('dflash:startup_budget_seconds')}", "{{deployment}}"),
+                levels=[(None, "blue"), (0.8, "red")],
+            ).links([runbook("startup-budget-nearly-used")]),
+            bars(
+                "Time without an answer, by pod",
+                "Seconds within the range shown in which a pod ran and did not answer: its start, and every later failure.",
+                "s",
+                Query(seconds_unanswered(), "{{pod}}"),
+            ),
+            bars(
+                "Time in each phase",
+                "Seconds that the newest rollouts spent in each phase within the range shown. Preparing is fetching weights, Canary is"
+                " the start of"
+                " the candidate's replica.",
+                "s",
+                Query(spent, "{{deployment}} {{phase}}"),
+            ),
+        ],
+    )
+
+
+def _phases() -> Rows:
+    phases = f"max by ({BY}, phase) ({of('dflash:pod_startup_seconds', REVISIONS)})"
+    columns = [
+        Column("Deployment", f"group by (pod, deployment) ({of('dflash:pod_info', REVISIONS)})", label="deployment"),
+        Column("Revision", f"group by (pod, revision) ({of('dflash:pod_info', REVISIONS)})", label="revision"),
+        Column("Engine", f"group by (pod, engine) ({of('dflash:pod_info', REVISIONS)})", label="engine"),
+        Column("Block size", f"max by (pod) ({of('dflash:pod_block_size', REVISIONS)})", decimals=0),
+        Column("KV cache in use", f"max by (pod) ({of('dflash:pod_kv_cache_usage', REVISIONS)})", "percentunit"),
+    ]
+    return Rows(
+        "Engines",
+        [
+            bars(
+                "Phases of a start",
+                "Longest of the pods that serve, by phase, as SGLang tells it of its own start; the phases overlap. load_weight far"
+                " above size ÷ disk"
+                " speed: the weights come over the network.",
+                "s",
+                Query(phases, "{{deployment}} {{phase}}"),
+                nothing=NO_PHASES,
+            ),
+            rows("Pods", "Every engine pod that serves.", ["pod"], columns, span=12),
+        ],
+    )

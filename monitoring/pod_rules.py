@@ -1,0 +1,149 @@
+"""Recording rules of single pods: here the two dialects become one. Pure."""
+
+from __future__ import annotations
+
+from dflash_controller.api import names
+from dflash_controller.observe.dialect import DIALECTS
+from monitoring.engine_queries import level, level_of, rate_of
+from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagged
+
+_LABELS = {"deployment": names.LABEL_DEPLOYMENT, "revision": names.LABEL_REVISION, "block_size": names.LABEL_BLOCK_SIZE}
+_TOTALS = (("priority", ""),)
+"""See ``observe.dialect``."""
+_DRAFTS_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+
+
+def scraped_label(label: str) -> str:
+    """A pod's label as Prometheus writes it: what a label name may not hold becomes an underscore."""
+    return "".join(char if char.isalnum() else "_" for char in label)
+
+
+DEPLOYMENT_LABEL = scraped_label(names.LABEL_DEPLOYMENT)
+
+
+def rules() -> list[Rule]:
+    """In the order in which they need each other."""
+    return [*_pods(), *_speculation(), *_load(), *_requests()]
+
+
+def _rule(what: str, *exprs: str, also: tuple[str, ...] = ()) -> Rule:
+    return Rule(f"dflash:pod_{what}", any_of(*exprs), (*POD, *also))
+
+
+def _or_zero(engine: str = "") -> str:
+    """0 for every pod (of one engine): a counter that appears with its first increment has not moved before."""
+    return f'0 * {POD_INFO}{{engine="{engine}"}}' if engine else f"0 * {POD_INFO}"
+
+
+def _info(engine: str) -> str:
+    """One series of a pod first: it has one for each rank, and a label engine of its own."""
+    scraped = ("namespace", "pod", *(scraped_label(source) for source in _LABELS.values()))
+    expr = f'group by ({listed(scraped)}) ({DIALECTS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}})'
+    for label, source in _LABELS.items():
+        expr = f'label_replace({expr}, "{label}", "$1", "{scraped_label(source)}", "(.*)")'
+    return f'group by ({listed(POD)}) (label_replace({expr}, "engine", "{engine}", "", ""))'
+
+
+def _pods() -> list[Rule]:
+    drafts = f"count by (namespace, pod) (group by (namespace, pod, position) ({_DRAFTS_AT})) + 1"
+    return [
+        Rule(POD_INFO, any_of(_info("vllm"), _info("sglang")), POD),
+        _rule(
+            "block_size",
+            f'{POD_INFO}{{block_size="off"}}',
+            tagged(drafts),
+            tagged(f"{level_of('sglang', 'block')} > 0"),
+        ),
+    ]
+
+
+def _speculation() -> list[Rule]:
+    """vLLM counts drafts and accepted tokens every step. SGLang counts verify steps and generated tokens when a request ends: the tokens of
+    a step are the accepted ones and one more, so accepted = generated - steps (and the first token of a request makes up for its cut last
+    step)."""
+    verify, generated = rate_of("sglang", "verify_steps"), rate_of("sglang", "generated")
+    position = tagged(f"{rate_of('vllm', 'accepted_at')} / on (namespace, pod) group_left () ({rate_of('vllm', 'drafts')} > 0)")
+    return [
+        _rule("steps:rate2m", tagged(rate_of("vllm", "drafts")), tagged(verify)),
+        _rule("accepted_tokens:rate2m", tagged(rate_of("vllm", "accepted")), tagged(f"clamp_min({generated} - {verify}, 0)")),
+        _rule(
+            "drafted_tokens:rate2m",
+            tagged(rate_of("vllm", "draft_tokens")),
+            'dflash:pod_steps:rate2m{engine="sglang"} * (dflash:pod_block_size{engine="sglang"} - 1)',
+        ),
+        _rule("wasted_tokens:rate2m", "clamp_min(dflash:pod_drafted_tokens:rate2m - dflash:pod_accepted_tokens:rate2m, 0)"),
+        _rule("acceptance_length", f"1 + {quotient('dflash:pod_accepted_tokens:rate2m', 'dflash:pod_steps:rate2m')}"),
+        _rule("acceptance_ratio", quotient("dflash:pod_accepted_tokens:rate2m", "dflash:pod_drafted_tokens:rate2m")),
+        _rule("acceptance_at_position", position, also=("position",)),
+    ]
+
+
+def _load() -> list[Rule]:
+    return [
+        _rule("generated_tokens:rate2m", *(tagged(rate_of(engine, "tokens")) for engine in DIALECTS), _or_zero()),
+        _rule("prompt_tokens:rate2m", *(tagged(rate_of(engine, "prompt")) for engine in DIALECTS), _or_zero()),
+        _rule("decode_seconds:rate2m", tagged(rate_of("vllm", "step_seconds")), tagged(_sglang_decode_seconds()), _or_zero("sglang")),
+        _rule("decode_steps:rate2m", tagged(rate_of("vllm", "request_steps")), tagged(_sglang_decode_steps()), _or_zero("sglang")),
+        _rule("step_seconds", quotient("dflash:pod_decode_seconds:rate2m", "dflash:pod_decode_steps:rate2m") + " > 0"),
+        _rule("concurrency", *_concurrency(), _or_zero()),
+        _rule(
+            "requests_running",
+            tagged(level("vllm:num_requests_running", summed_over="engine")),
+            tagged(level("sglang:num_running_reqs", _TOTALS, "dp_rank") + f" and on (namespace, pod) {rate_of('sglang', 'passes')} > 0"),
+            _or_zero("sglang"),
+        ),
+        _rule(
+            "requests_waiting",
+            tagged(level("vllm:num_requests_waiting", summed_over="engine")),
+            tagged(level("sglang:num_queue_reqs", _TOTALS, "dp_rank")),
+        ),
+        _rule("kv_cache_usage", tagged(level_of("vllm", "cache_use")), tagged(level_of("sglang", "cache_use"))),
+        _rule("startup_seconds", tagged(_startup()), also=("phase",)),
+    ]
+
+
+def _sglang_decode_seconds() -> str:
+    """What is left of the time of requests without queue and prefill; those two are counted when a request enters, so where far more enter
+    than end the difference means nothing and is no less than 0."""
+    e2e, queue, prefill = (rate_of("sglang", part) for part in ("e2e_seconds", "queue_seconds", "prefill_seconds"))
+    return f"clamp_min({e2e} - {queue} - {prefill}, 0)"
+
+
+def _sglang_decode_steps() -> str:
+    """Without speculation every token after a request's first is a step."""
+    alone = f"{rate_of('sglang', 'generated')} - {rate_of('sglang', 'requests')}"
+    return f"({rate_of('sglang', 'verify_steps')} or ({alone}))"
+
+
+def _concurrency() -> tuple[str, ...]:
+    """As the operator tells it (``observe.dialect``): for vLLM the larger of mean batch and mean over time, which are both too low if
+    anything; for SGLang tokens per pass ÷ tokens per step, the latter from the last hour where no request ended lately."""
+    batch, over_time = quotient(rate_of("vllm", "request_steps"), rate_of("vllm", "steps")), rate_of("vllm", "step_seconds")
+    per_pass = tagged(quotient(rate_of("sglang", "tokens"), rate_of("sglang", "passes")))
+    length = f'(last_over_time(dflash:pod_acceptance_length{{engine="sglang"}}[1h]) or {POD_INFO}{{engine="sglang",block_size="off"}})'
+    return tagged(f"({batch} >= {over_time}) or {over_time}"), f"{per_pass} / {length}"
+
+
+def _startup() -> str:
+    return "max by (namespace, pod, phase) (sglang:startup_time_seconds)"
+
+
+def _requests() -> list[Rule]:
+    """Failed: ended by an error or answered by 5xx. vLLM turns the former into the latter unless the answer has begun, so there the larger
+    count; its own count of requests holds those that ended by an error and no others, SGLang's none of them."""
+    ended, answered = rate_of("vllm", "errors"), rate_of("vllm", "error_answers")
+    failed = "dflash:pod_failed_requests:rate2m"
+    return [
+        _rule(
+            "failed_requests:rate2m",
+            tagged(f"({ended} >= {answered}) or {answered} or {ended}"),
+            tagged(rate_of("sglang", "error_answers")),
+            _or_zero(),
+        ),
+        _rule(
+            "requests:rate2m",
+            f"{tagged(rate_of('vllm', 'requests'))} + {failed} - {tagged(ended)}",
+            f"{tagged(rate_of('sglang', 'requests'))} + {failed}",
+            failed,
+        ),
+    ]
