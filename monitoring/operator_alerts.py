@@ -28,7 +28,7 @@ def operator() -> list[Alert]:
         ),
         Alert(
             name="DFlashOperatorNoLeader",
-            expr="sum by (namespace) (max by (namespace, instance) (dflash_leader)) != 1",
+            expr="sum by (namespace, lease) (max by (namespace, instance, lease) (dflash_leader)) != 1",
             hold="2m",
             severity="critical",
             summary=f"{_OPERATOR} has {{{{ $value }}}} leaders, and must have one",

@@ -48,7 +48,7 @@ log = logging.getLogger("dflash_controller.main")
 async def run(settings: Settings) -> bool:
     """One life of the process: wait for the Lease, lead, stop. False when it ended for another reason than being told to."""
     stop = _stop_on_signals()
-    metrics = Metrics()
+    metrics = Metrics(settings.lease_name)
     identity = f"{settings.pod_name}_{uuid.uuid4().hex[:8]}"
     timing = LeaseTiming(settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds)
     configuration = await load_configuration()

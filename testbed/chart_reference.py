@@ -3,8 +3,10 @@
 ``values.yaml`` explains each value by a comment that begins with ``# --`` above it, and a section by a line ``## Title``. From these come
 
 - in README.md, what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``: ``values``, and ``settings`` from the operator's own;
-- in values.schema.json, every ``description``, the properties of ``settings``, and the Kubernetes types that the schema refers to as
-  ``#/definitions/Toleration`` and the like, so that a misspelt field of a toleration is refused as a misspelt value is.
+- in values.schema.json, every ``description``, what is ``required``, the properties of ``settings``, and the Kubernetes types that the
+  schema refers to as ``#/definitions/Toleration`` and the like, so that a misspelt field of a toleration is refused as a misspelt value is.
+
+The names that ``prometheusRule.disabledAlerts`` may hold are those of the alerts in the chart's files/rules.
 
 The rest of both files is written by hand. A test fails where a file is not what this command makes of it.
 """
@@ -33,6 +35,17 @@ ELSEWHERE = frozenset({"namespaces", "http_host", "http_port", "lease_namespace"
 
 DEFAULTS = {"lease_name": ("", "Name of the Lease by which a leader is elected; absent: the full name of the release.")}
 """Where the chart decides otherwise than the operator: default and meaning."""
+
+REFINED: Mapping[str, Mapping[str, Any]] = {
+    **{f"{engine}_image": {"pattern": r"^$|\{version\}"} for engine in ("sglang", "vllm")},
+    **{
+        f"{engine}_version": {"pattern": r"^$|^v?\d+\.\d+\.\d+((\.?post|\.?dev|a|b|rc)\d+)?(\+[a-z0-9.]+)?$"}
+        for engine in ("sglang", "vllm")
+    },
+    "allowed_host_paths": {"items": {"type": "string", "pattern": r"^(/(\.?|\.?[^./,][^/,]*|\.\.[^/,]+))+$"}},
+    "lease_name": {"maxLength": 253, "pattern": r"^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"},
+}
+"""What the operator checks by code, as far as a pattern can say it: no part of a path is ``..``, and a comma would part it in two."""
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _KEY = re.compile(r"( *)([\w-]+):")
@@ -124,7 +137,7 @@ def settings() -> list[Setting]:
     for name, node in properties.items():
         if name not in ELSEWHERE and not name.startswith("prometheus_"):
             default, meaning = DEFAULTS.get(name) or rows[name]
-            found.append(Setting(_camel(name), default, meaning, _setting_schema(node)))
+            found.append(Setting(_camel(name), default, meaning, {**_setting_schema(node), **REFINED.get(name, {})}))
     return found
 
 
@@ -142,8 +155,12 @@ def _setting_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 # Schema
 
 
-def schema(current: Mapping[str, Any], documented: Sequence[Value]) -> dict[str, Any]:
-    """The schema with its generated parts made anew. ChartError where a documented value has no place in it."""
+def schema(current: Mapping[str, Any], documented: Sequence[Value], alerts: Sequence[str]) -> dict[str, Any]:
+    """The schema with its generated parts made anew. ChartError where a documented value has no place in it.
+
+    ``alerts``: the names of the chart's alerts. A section, and a value that is not empty by default, is required: Helm takes a null, as it
+    stands where all fields of a section are commented out, for the wish to have the default removed.
+    """
     new: dict[str, Any] = json.loads(json.dumps(current))
     new["properties"]["settings"]["properties"] = {one.name: {"description": one.meaning, **one.schema} for one in settings()}
     for value in documented:
@@ -155,9 +172,32 @@ def schema(current: Mapping[str, Any], documented: Sequence[Value]) -> dict[str,
         described = {"description": value.meaning, **{key: inner for key, inner in node.items() if key != "description"}}
         node.clear()
         node.update(described)
+    _require(new, documented)
+    new["properties"]["prometheusRule"]["properties"]["disabledAlerts"]["items"] = {"enum": list(alerts)}
     own = {name: node for name, node in new.get("definitions", {}).items() if name[0].islower()}
     new["definitions"] = own | _kubernetes_types({"properties": new["properties"], "own": own})
     return new
+
+
+def _require(node: dict[str, Any], documented: Sequence[Value]) -> None:
+    required: dict[tuple[str, ...], list[str]] = {}
+    for value in documented:
+        needed = value.path if value.default and not isinstance(value.default, dict) else value.path[:-1]
+        for end in range(1, len(needed) + 1):
+            names = required.setdefault(needed[: end - 1], [])
+            if needed[end - 1] not in names:
+                names.append(needed[end - 1])
+    for path, names in required.items():
+        section = node
+        for key in path:
+            section = section["properties"][key]
+        section["required"] = [name for name in names if (*path, name) != ("global",)]
+
+
+def alert_names(chart: Path) -> list[str]:
+    """The alerts in files/rules of a chart, sorted."""
+    documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((chart / "files" / "rules").glob("*.yaml"))]
+    return sorted({rule["alert"] for document in documents for group in document["groups"] for rule in group["rules"] if "alert" in rule})
 
 
 def _kubernetes_types(node: Any) -> dict[str, Any]:
@@ -261,7 +301,7 @@ def renewed(chart: Path) -> dict[Path, str]:
     documented = values((chart / "values.yaml").read_text(encoding="utf-8"))
     schema_file, readme_file = chart / "values.schema.json", chart / "README.md"
     return {
-        schema_file: schema_text(schema(json.loads(schema_file.read_text(encoding="utf-8")), documented)),
+        schema_file: schema_text(schema(json.loads(schema_file.read_text(encoding="utf-8")), documented, alert_names(chart))),
         readme_file: readme(readme_file.read_text(encoding="utf-8"), documented),
     }
 

@@ -85,8 +85,12 @@ class OperatorProcess:
 
     def wait_to_lead(self) -> OperatorProcess:
         """Wait until it holds the Lease."""
-        wait_until(lambda: "dflash_leader 1.0" in self.metrics(), f"{self.name} to lead (see {self.log})", 40)
+        wait_until(self.leads, f"{self.name} to lead (see {self.log})", 40)
         return self
+
+    def leads(self) -> bool:
+        """Whether it holds the Lease."""
+        return re.search(r"^dflash_leader\{.*\} 1\.0$", self.metrics(), re.MULTILINE) is not None
 
     def stop(self) -> None:
         """SIGTERM, and wait."""

@@ -202,7 +202,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PERMISSION_DENIED: ReasonDoc("The API server refused a write.", "Grant the operator the right the message names."),
     Reason.DEFINITION_OUTDATED: ReasonDoc(
         "The CustomResourceDefinition in the cluster lacks a field that this operator writes.",
-        "Apply the CustomResourceDefinition of this release: helm upgrade does, or kubectl apply --server-side -f crds/.",
+        "Apply the CustomResourceDefinition of this release: helm upgrade does, or kubectl apply --server-side --force-conflicts -f crds/.",
     ),
     Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
     Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
@@ -217,7 +217,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.PROMETHEUS_REQUIRED: ReasonDoc(
         "There are too many engine pods for the operator to scrape by itself.",
-        "Give the operator a Prometheus (its setting DFLASH_PROMETHEUS_URL).",
+        "Give the operator a Prometheus: the chart's value prometheus.url (without the chart DFLASH_PROMETHEUS_URL).",
     ),
     Reason.PROMETHEUS_ERROR: ReasonDoc("Prometheus refused or failed a query.", "Check the operator's Prometheus address and credentials."),
     Reason.TUNING_OFF: ReasonDoc("spec.tuning.mode is Off."),
@@ -232,7 +232,9 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Check that the engine release is supported, and that none of its series is dropped or renamed on the way to the operator.",
     ),
     Reason.MODEL_MISMATCH: ReasonDoc(
-        "Step times do not follow the learned curve even after a correction.", "Read the decision with kubectl dflash explain."
+        "Twice in a day step times were not as predicted.",
+        "Look for what changed: GPUs, clocks, neighbours on the node, much longer prompts. The decision is in the operator's log; read it "
+        "with dflash_controller.cli.replay, as docs/tuning.md says.",
     ),
     Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent or not pay for the restart."),
     Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block was tried and given up lately."),

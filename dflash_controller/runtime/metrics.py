@@ -49,7 +49,7 @@ class Shown:
 class Metrics:
     """Everything ``/metrics`` shows. Series of a deployment exist as long as it does: see ``forget``."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: str = "") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -67,7 +67,8 @@ class Metrics:
         self._request_time = Histogram(
             "dflash_api_request_duration_seconds", "Time of a request to the API server.", ["verb"], registry=self.registry, buckets=_FAST
         )
-        self._leader = Gauge("dflash_leader", "1 while this process holds the Lease.", registry=self.registry)
+        # By Lease, as several operators may share a namespace, each with a leader.
+        self._leader = Gauge("dflash_leader", "1 while this process holds the Lease.", ["lease"], registry=self.registry).labels(lease)
         self._events = Gauge(
             "dflash_last_event_timestamp_seconds", "When the last watch event of a kind arrived.", ["kind"], registry=self.registry
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -43,7 +44,7 @@ class Running:
             return ""
 
     def leads(self) -> bool:
-        return "dflash_leader 1.0" in self.fetch("/metrics")
+        return re.search(r"^dflash_leader\{.*\} 1\.0$", self.fetch("/metrics"), re.MULTILINE) is not None
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -66,6 +67,16 @@ def parsed(text: str) -> list[Manifest]:
 def of_kind(found: Sequence[Manifest], kind: str) -> list[Manifest]:
     """Those of one kind."""
     return [manifest for manifest in found if manifest["kind"] == kind]
+
+
+def installer_role() -> Manifest:
+    """The Role of docs/installation.md for a user who installs with no rights outside a namespace: what ``admin`` lacks there."""
+    found = re.search(
+        r"<<EOF\n(.*?kind: Role\n.*?)^EOF$", (ROOT / "docs" / "installation.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert found
+    role: Manifest = yaml.safe_load(found[1])
+    return role
 
 
 def operator_pod(values: Mapping[str, Any] | None = None, *, apis: Sequence[str] = ()) -> Manifest:

@@ -14,6 +14,8 @@ import yaml
 
 from dflash_controller.api import names
 from dflash_controller.render.monitor import pod_monitor
+from monitoring.links import DOCS
+from testbed.chart_reference import renewed
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, parsed, render
 
 RULES = """\
@@ -50,6 +52,8 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(copy / "files" / folder, ignore_errors=True)
         (copy / "files" / folder).mkdir()
         (copy / "files" / folder / file).write_text(text)
+    for file_, text in renewed(copy).items():
+        file_.write_text(text, encoding="utf-8")
     return copy
 
 
@@ -64,10 +68,10 @@ KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "GrafanaDashboard")
 
 @pytest.mark.parametrize("api", MONITORING, ids=KINDS)
 def test_a_kind_is_used_only_where_it_is_served(api: str) -> None:
-    values = {"metrics": {"enginePodMonitor": {"enabled": True}}}
+    values = {"metrics": {"enginePodMonitor": {"enabled": api == MONITORING[1]}}}
     found = {manifest["kind"] for manifest in manifests(values, apis=[api])} & set(KINDS)
-    assert found <= {api.rpartition("/")[2]}
-    assert not {manifest["kind"] for manifest in manifests(values)} & set(KINDS)
+    assert found == {api.rpartition("/")[2]}
+    assert not {manifest["kind"] for manifest in manifests()} & set(KINDS)
 
 
 def test_rules_arrive_as_they_are_written(chart: Path) -> None:
@@ -101,13 +105,43 @@ def test_dashboards_arrive_as_they_are_written(chart: Path) -> None:
     assert "grafana_dashboard" not in dashboard["metadata"]["labels"]
 
 
-def test_every_rule_file_and_dashboard_of_the_chart_is_installed() -> None:
-    found = manifests(apis=MONITORING)
-    rules = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((CHART / "files" / "rules").glob("*.yaml"))]
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [("", "docs"), ("https://git.example/dflash/docs/", "https://git.example/dflash/docs")],
+    ids=["unpublished", "published"],
+)
+def test_every_rule_file_and_dashboard_is_installed_and_its_links_lead_somewhere(url: str, base: str) -> None:
+    """Without a place where the documentation is published, an alert names a path, and a dashboard has no link."""
+    found = manifests({"docsUrl": url}, apis=MONITORING)
+    rules = [
+        yaml.safe_load(file.read_text(encoding="utf-8").replace(DOCS, base)) for file in sorted((CHART / "files" / "rules").glob("*.yaml"))
+    ]
     assert [one["spec"] for one in of_kind(found, "PrometheusRule")] == rules
-    boards = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in (CHART / "files" / "dashboards").glob("*.json")}
+    assert any(
+        rule["annotations"]["runbook_url"].startswith(f"{base}/runbooks/") for rule in rules[0]["groups"][-1]["rules"] if "alert" in rule
+    )
+    boards = {file.name: file.read_text(encoding="utf-8") for file in (CHART / "files" / "dashboards").glob("*.json")}
+    assert any(DOCS in text for text in boards.values())
+    wanted = {name: json.loads(text.replace(DOCS, base)) if url else unlinked(json.loads(text)) for name, text in boards.items()}
     shown = {name: json.loads(text) for one in of_kind(found, "ConfigMap") for name, text in one["data"].items()}
-    assert shown == boards
+    assert shown == wanted
+    assert DOCS not in json.dumps(found)
+
+
+def unlinked(node: Any) -> Any:
+    """A dashboard without its links to the documentation."""
+    if isinstance(node, list):
+        return [unlinked(one) for one in node if not (isinstance(one, dict) and str(one.get("url")).startswith(DOCS))]
+    return {key: unlinked(value) for key, value in node.items()} if isinstance(node, dict) else node
+
+
+def test_the_alerts_that_can_be_left_out_are_those_of_the_chart() -> None:
+    [rules] = of_kind(manifests(apis=MONITORING), "PrometheusRule")
+    alerts = {rule["alert"] for group in rules["spec"]["groups"] for rule in group["rules"] if "alert" in rule}
+    done = render({"prometheusRule": {"disabledAlerts": sorted(alerts)}}, apis=MONITORING)
+    assert done.returncode == 0, done.stderr
+    assert "alert: " not in done.stdout
+    assert alerts
 
 
 def test_everything_fits_into_the_secret_in_which_helm_keeps_a_release() -> None:

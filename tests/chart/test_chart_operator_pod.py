@@ -58,6 +58,13 @@ def test_two_replicas_that_keep_apart_and_are_not_evicted_together() -> None:
     assert budget["spec"] == {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
 
 
+def test_the_test_pod_has_the_classes_of_the_operators() -> None:
+    values = {"priorityClassName": "system-cluster-critical", "runtimeClassName": "gvisor"}
+    [test] = of_kind(manifests(values), "Pod")
+    for spec in (operator_pod(values)["spec"], test["spec"]):
+        assert (spec["priorityClassName"], spec["runtimeClassName"]) == ("system-cluster-critical", "gvisor")
+
+
 def test_own_affinity_replaces_the_default() -> None:
     assert operator_pod({"affinity": {"nodeAffinity": {}}})["spec"]["affinity"] == {"nodeAffinity": {}}
 

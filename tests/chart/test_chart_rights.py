@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.cluster import kinds
-from tests.chart.rendering import NAMESPACE, Manifest, manifests, of_kind
+from tests.chart.rendering import MONITORING, NAMESPACE, Manifest, installer_role, manifests, of_kind
 
 READ = {"get", "list", "watch"}
 DEPLOYMENTS = "serving.dflash.io/dflashdeployments"
@@ -23,6 +23,17 @@ INSIDE = {
 }
 EVERYWHERE = {"apiextensions.k8s.io/customresourcedefinitions": {"list", "watch"}, "/nodes": {"get"}}
 LEASES = {"coordination.k8s.io/leases": {"get", "create", "update"}}
+WRITE = {"create", "update", "patch", "delete"}
+ADMIN = {
+    "apps/deployments": READ | WRITE,
+    "apps/controllerrevisions": READ,
+    "batch/jobs": READ | WRITE,
+    **{f"/{name}": READ | WRITE for name in ("services", "serviceaccounts", "pods", "events")},
+    "policy/poddisruptionbudgets": READ | WRITE,
+    "networking.k8s.io/networkpolicies": READ | WRITE,
+    "coordination.k8s.io/leases": READ | WRITE,
+}
+"""What Kubernetes' ClusterRole ``admin`` has of the operator's rights (1.35, plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go)."""
 NAMESPACED: dict[str, Any] = {"watchNamespaces": ["team-a", "team-b"]}
 
 
@@ -63,6 +74,14 @@ def test_serving_the_own_namespace() -> None:
 def test_a_user_without_cluster_rights_can_install() -> None:
     values = {**NAMESPACED, "crds": {"install": False}, "rbac": {"readNodes": False, "aggregateRoles": False}}
     assert {manifest["metadata"].get("namespace") for manifest in manifests(values)} == {"team-a", "team-b", NAMESPACE}
+
+
+def test_the_documented_role_has_what_an_admin_lacks() -> None:
+    """The API server lets nobody make a Role with rights that they do not have themselves."""
+    handed_on = granted({"watchNamespaces": [NAMESPACE], "rbac": {"readNodes": False}})[NAMESPACE]
+    lacking = {resource: verbs - ADMIN.get(resource, set()) for resource, verbs in handed_on.items()}
+    made = {f"{group}/{kind.lower()}s": READ | WRITE for group, _, kind in (api.split("/") for api in MONITORING)}
+    assert rules(installer_role()) == {resource: verbs for resource, verbs in lacking.items() if verbs} | made
 
 
 @pytest.mark.parametrize("values", [{}, NAMESPACED], ids=["all", "some"])

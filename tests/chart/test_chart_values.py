@@ -12,10 +12,23 @@ import pytest
 import yaml
 
 from dflash_controller import __version__
-from testbed.chart_reference import ChartError, renewed, values
-from tests.chart.rendering import CHART, ROOT, render
+from dflash_controller.engines import sglang_limits, vllm
+from dflash_controller.runtime.settings import Settings, SettingsError
+from testbed.chart_reference import REFINED, ChartError, Value, renewed, values
+from tests.chart.rendering import CHART, MONITORING, ROOT, manifests, render
 
+DEFAULTS = Settings()
+DOCUMENTED = values((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+SGLANG, VLLM = sglang_limits.RELEASES.floor, vllm.RELEASES.floor
+
+
+def before(release: str) -> str:
+    """A release that is older by one."""
+    major, minor, patch = map(int, release.split("."))
+    return f"{major}.{minor}.{patch - 1}" if patch else f"{major}.{minor - 1}.9"
+
 
 # Where the message points to, and words that say what is wrong.
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -44,6 +57,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "annotation that is no text": ({"podAnnotations": {"a": True}}, "at '/podAnnotations/a'", "got boolean, want string"),
     "label that cannot be": ({"podLabels": {"a": "b c"}}, "at '/podLabels/a'", "does not match pattern"),
     "grace period too short": ({"terminationGracePeriodSeconds": 5}, "at '/terminationGracePeriodSeconds'", "minimum: got 5, want 35"),
+    "image for all releases": ({"settings": {"sglangImage": "a:b"}}, "at '/settings/sglangImage'", "does not match pattern"),
+    "release that is none": ({"settings": {"vllmVersion": "latest"}}, "at '/settings/vllmVersion'", "does not match pattern"),
+    "relative host path": ({"settings": {"allowedHostPaths": ["models"]}}, "at '/settings/allowedHostPaths/0'", "does not match pattern"),
+    "alert that does not exist": ({"prometheusRule": {"disabledAlerts": ["None"]}}, "disabledAlerts/0'", "must be one of 'DFlash"),
+    "documentation without scheme": ({"docsUrl": "git.example/docs"}, "at '/docsUrl'", "does not match pattern"),
+    "section without fields": ({"prometheus": None}, "at ''", "missing property 'prometheus'"),
+    "inner section without fields": ({"metrics": {"serviceMonitor": None}}, "at '/metrics'", "missing property 'serviceMonitor'"),
     "pull secret as text": ({"imagePullSecrets": ["a"]}, "at '/imagePullSecrets/0'", "got string, want object"),
 }
 
@@ -58,6 +78,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "two authorities": ({"prometheus": {"url": "http://a", "tls": {"caSecretName": "a", "caConfigMapName": "b"}}}, "exclude each other"),
     "many leaders": ({"settings": {"leaderElection": False}}, "set replicaCount=1"),
     "setting as variable": ({"extraEnv": [{"name": "DFLASH_WORKERS", "value": "1"}]}, "belongs into settings"),
+    "variable of the chart": ({"extraEnv": [{"name": "POD_NAME", "value": "a"}]}, "extraEnv: the chart sets POD_NAME itself"),
+    "volume of the chart": ({"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}, "extraVolumes: the chart has a volume tmp of its own"),
+    "files of Prometheus": ({"extraVolumes": [{"name": "prometheus", "emptyDir": {}}]}, "the chart has a volume prometheus of its own"),
+    "SGLang before the oldest": ({"settings": {"sglangVersion": before(SGLANG)}}, f"is older than {SGLANG}"),
+    "vLLM before the oldest": ({"settings": {"vllmVersion": before(VLLM)}}, f"is older than {VLLM}"),
+    "candidate of the oldest": ({"settings": {"vllmVersion": f"v{VLLM}rc1"}}, f"is older than {VLLM}"),
+    "PodMonitor that nobody knows": ({"metrics": {"enginePodMonitor": {"enabled": True}}}, f"--api-versions {MONITORING[1]}"),
     "ServiceAccount without name": ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
 }
 
@@ -80,6 +107,84 @@ def test_values_that_contradict_each_other_are_refused(case: str) -> None:
     done = render(wrong)
     assert done.returncode != 0
     assert what in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "taken"),
+    [
+        ({"leaseDurationSeconds": DEFAULTS.renew_deadline_seconds}, False),
+        ({"leaseDurationSeconds": DEFAULTS.renew_deadline_seconds + 0.5}, True),
+        ({"renewDeadlineSeconds": DEFAULTS.lease_duration_seconds}, False),
+        ({"renewDeadlineSeconds": DEFAULTS.lease_duration_seconds - 0.5}, True),
+        ({"renewDeadlineSeconds": DEFAULTS.retry_period_seconds}, False),
+        ({"retryPeriodSeconds": DEFAULTS.renew_deadline_seconds}, False),
+        ({"retryPeriodSeconds": DEFAULTS.renew_deadline_seconds - 0.5}, True),
+        ({"sglangVersion": SGLANG, "vllmVersion": f"{VLLM}.post1"}, True),
+    ],
+)
+def test_times_and_releases_that_the_operator_would_refuse(settings: dict[str, Any], taken: bool) -> None:
+    """Its own defaults stand for what is not set."""
+    done = render({"settings": settings})
+    assert (done.returncode == 0) == taken, done.stderr
+    assert taken or "must be more than" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("allowed_host_paths", path)
+            for path in ("/", "/a", "/a/", "/a.b/..c/...", "//a", "/./a", "/.a", "a", "./a", "/..", "/a/../b", "/a/..")
+        ),
+        *(
+            ("sglang_version", text)
+            for text in ("0.5.23", "v0.5.23", "0.5.23.post1", "0.5.23rc2", "0.5.23+cu130", "0.5", "latest", "0.5.23-1")
+        ),
+        *(("vllm_image", text) for text in ("a:{version}", "a:v{version}-cu130", "a:1", "a:{release}")),
+    ],
+)
+def test_a_pattern_refuses_what_the_operator_refuses(name: str, value: str) -> None:
+    pattern = REFINED[name].get("pattern") or REFINED[name]["items"]["pattern"]
+    try:
+        Settings.from_environment({f"DFLASH_{name.upper()}": value})
+        taken = True
+    except SettingsError:
+        taken = False
+    assert bool(re.search(pattern, value)) == taken
+
+
+def nulls(chosen: list[Value]) -> dict[str, Any]:
+    """Values in which these are null, as a value is whose lines are all comments."""
+    found: dict[str, Any] = {}
+    for value in chosen:
+        node = found
+        for key in value.path[:-1]:
+            node = node.setdefault(key, {})
+        node[value.path[-1]] = None
+    return found
+
+
+def test_null_is_taken_for_what_is_empty_by_default() -> None:
+    empty = nulls([value for value in DOCUMENTED if not value.default])
+    assert manifests(empty, apis=MONITORING) == manifests(apis=MONITORING)
+
+
+def test_null_removes_a_map_that_has_a_default() -> None:
+    chosen = [value for value in DOCUMENTED if isinstance(value.default, dict) and value.default]
+    [deployment] = [one for one in manifests(nulls(chosen)) if one["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert not {"resources", "securityContext"} & set(container)
+    assert {value.path[0] for value in chosen} >= {"resources", "securityContext", "livenessProbe", "dashboards"}
+
+
+def test_null_is_refused_for_a_section_and_for_what_is_not_empty() -> None:
+    chosen = [value for value in DOCUMENTED if value.default and not isinstance(value.default, dict)]
+    for wrong in (nulls(chosen), {value.path[0]: None for value in chosen}):
+        done = render(wrong)
+        assert done.returncode != 0
+        missing = re.findall(r"missing propert(?:y|ies) (.*)", done.stderr)
+        expected = {value.path[-1] for value in chosen} if wrong["image"] else set(wrong)
+        assert expected <= {name for line in missing for name in re.findall(r"'(\w+)'", line)}
 
 
 def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from testbed.operator_process import OperatorProcess
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from tests.chart.kinds import monitoring_definitions
-from tests.chart.rendering import CHART, parsed
+from tests.chart.rendering import CHART, installer_role, parsed
 
 PREVIOUS = Path(__file__).parents[1] / "chart" / "data" / "dflash-operator-0.1.0.tgz"
 RELEASE = "dflash-operator"
@@ -85,6 +86,14 @@ def columns(cluster: Cluster) -> set[str]:
 def install(cluster: Cluster, namespace: str, *options: str, verb: str = "install", chart: Path = CHART, release: str = RELEASE) -> str:
     """Install or upgrade. Returns what Helm said."""
     return cluster.helm(verb, release, str(chart), "--namespace", namespace, "--timeout=60s", *options)
+
+
+def may_create(cluster: Cluster, kubeconfig: Path, resource: str) -> bool:
+    """Whether the user of a kubeconfig may create such objects in its namespace."""
+    try:
+        return cluster.kubectl("auth", "can-i", "create", resource, kubeconfig=kubeconfig).strip() == "yes"
+    except CommandError:  # kubectl fails where the answer is no
+        return False
 
 
 def deploy(cluster: Cluster, namespace: str) -> str:
@@ -287,13 +296,18 @@ def test_two_operators_for_all_namespaces_are_refused(own_cluster: Cluster, name
 
 
 def test_a_user_with_rights_in_one_namespace_can_install_there(own_cluster: Cluster, namespaces: tuple[str, str]) -> None:
+    """With Kubernetes' own ClusterRole admin, and the Role that the documentation adds to it."""
     cluster, namespace = own_cluster, namespaces[0]
     cluster.install_crds(CHART / "files" / "crd.yaml")
     cluster.kubectl("--namespace", namespace, "create", "serviceaccount", "user")
-    cluster.kubectl(
-        "--namespace", namespace, "create", "rolebinding", "user", "--clusterrole=cluster-admin", f"--serviceaccount={namespace}:user"
-    )
+    role = installer_role()
+    cluster.apply_yaml(role, namespace)
+    for kind, name in (("clusterrole", "admin"), ("role", role["metadata"]["name"])):
+        cluster.kubectl("--namespace", namespace, "create", "rolebinding", name, f"--{kind}={name}", f"--serviceaccount={namespace}:user")
     kubeconfig = cluster.service_account_kubeconfig(namespace, "user")
+    # A binding takes effect when the API server's cache has it; admin is put together by a controller.
+    for resource in ("deployments.apps", "controllerrevisions.apps"):
+        wait_until(partial(may_create, cluster, kubeconfig, resource), f"the right to create {resource}")
     values = f"--set=watchNamespaces={{{namespace}}},crds.install=false,rbac.readNodes=false,rbac.aggregateRoles=false"
     install(cluster, namespace, values, f"--kubeconfig={kubeconfig}")
     install(cluster, namespace, values, f"--kubeconfig={kubeconfig}", verb="upgrade")

@@ -17,7 +17,7 @@ _MINUTES = 100
 def _operator() -> Series:
     return {
         f"dflash_build_info{label_set(**_OPERATOR)}": gauge((1, _MINUTES)),
-        f"dflash_leader{label_set(**_OPERATOR)}": gauge((1, _MINUTES)),
+        f"dflash_leader{label_set(lease='dflash-operator', **_OPERATOR)}": gauge((1, _MINUTES)),
         f"dflash_workqueue_oldest_seconds{label_set(**_OPERATOR)}": gauge((0, _MINUTES)),
         f"dflash_last_resync_timestamp_seconds{label_set(**_OPERATOR)}": f"0+60x{_MINUTES - 1}",
         f"dflash_reconcile_total{label_set(result='success', **_OPERATOR)}": counter((2, _MINUTES)),

@@ -129,8 +129,10 @@ def _disk() -> list[Story]:
 
 def _operator() -> list[Story]:
     build = f"dflash_build_info{label_set(**_OPERATOR)}"
-    lead, other = f"dflash_leader{label_set(**_OPERATOR)}", f"dflash_leader{label_set(**_STANDBY)}"
-    again = f"dflash_leader{label_set(**_OPERATOR | {'job': 'annotations'})}"
+    lease = {"lease": "dflash-operator"}
+    lead, other = f"dflash_leader{label_set(**_OPERATOR | lease)}", f"dflash_leader{label_set(**_STANDBY | lease)}"
+    again = f"dflash_leader{label_set(**_OPERATOR | lease | {'job': 'annotations'})}"
+    second = f"dflash_leader{label_set(**_STANDBY, lease='second')}"
     oldest = f"dflash_workqueue_oldest_seconds{label_set(**_OPERATOR)}"
     resync = f"dflash_last_resync_timestamp_seconds{label_set(**_OPERATOR)}"
 
@@ -140,8 +142,8 @@ def _operator() -> list[Story]:
             f"dflash_reconcile_total{label_set(result='error', **_OPERATOR)}": counter((errors, 60), (0, 30)),
         }
 
-    none = Firing("The DFlash operator in dflash-system has 0 leaders, and must have one", _WHERE)
-    two = Firing("The DFlash operator in dflash-system has 2 leaders, and must have one", _WHERE)
+    none = Firing("The DFlash operator in dflash-system has 0 leaders, and must have one", _WHERE | lease)
+    two = Firing("The DFlash operator in dflash-system has 2 leaders, and must have one", _WHERE | lease)
     errors = Firing("The DFlash operator in dflash-system: 6% of reconciles fail", _WHERE)
     late = Firing("The DFlash operator in dflash-system: a deployment has been waiting for 1m 1s to be looked at", _WHERE)
     stale = Firing("The DFlash operator in dflash-system has not listed its objects for 25m 0s", _WHERE)
@@ -161,6 +163,7 @@ def _operator() -> list[Story]:
         Story("DFlashOperatorNoLeader", "nobody leads", {lead: gauge((0, 10), (1, 10)), other: gauge((0, 20))}, {"5m": [none], "15m": []}),
         Story("DFlashOperatorNoLeader", "two lead", {lead: gauge((1, 20)), other: gauge((1, 10), (0, 10))}, {"5m": [two], "15m": []}),
         Story("DFlashOperatorNoLeader", "one pod, scraped by two jobs", {lead: gauge((1, 20)), again: gauge((1, 20))}, {"10m": []}),
+        Story("DFlashOperatorNoLeader", "two operators, a Lease each", {lead: gauge((1, 20)), second: gauge((1, 20))}, {"10m": []}),
         Story("DFlashOperatorNoLeader", "a handover", {lead: gauge((1, 5), (0, 10)), other: gauge((0, 6), (1, 9))}, {"6m": [], "8m": []}),
         Story("DFlashReconcileErrors", "six in a hundred", reconciles(6), {"29m": [], "45m": [errors], "85m": []}),
         Story("DFlashReconcileErrors", "five in a hundred", reconciles(5), {"45m": [], "59m": []}),

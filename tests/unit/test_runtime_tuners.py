@@ -228,12 +228,12 @@ def test_a_decision_is_logged_when_it_says_something_else_and_can_be_made_again(
     told = [record for record in caplog.records if hasattr(record, "decision")]
     assert len(told) == 1
     out = io.StringIO()
-    assert replay(io.StringIO("noise\n" + JsonFormatter().format(told[0]) + "\n"), out) == 0
+    assert replay((), io.StringIO("noise\n" + JsonFormatter().format(told[0]) + "\n"), out) == 0
     assert "1 decisions, 0 of them different" in out.getvalue()
     line = json.loads(JsonFormatter().format(told[0]))
     line["decision"]["reason"] = "Dwelling"
-    assert replay(io.StringIO(json.dumps(line)), io.StringIO()) == 1
-    assert replay(io.StringIO("noise\n"), io.StringIO()) == 2
+    assert replay((), io.StringIO(json.dumps(line)), io.StringIO()) == 1
+    assert replay((), io.StringIO("noise\n"), io.StringIO(), io.StringIO()) == 2
 
 
 def test_how_long_too_few_pods_have_been_measured_is_known() -> None:

@@ -69,3 +69,53 @@ serving.dflash.io/watches; who may make roles may read them.
 DFlashDeployments of %s are served already, by release %s in namespace %s; two operators would undo each other's work. Give the releases
 different watchNamespaces, or uninstall one. Where that release's role was left behind by mistake, delete it or set refuseOverlap=false.
 {{- end -}}
+
+{{- define "dflash-operator.podMonitorRemedy" }}
+
+metrics.enginePodMonitor.enabled is true, and this cluster does not serve PodMonitor (monitoring.coreos.com/v1). Install Prometheus Operator
+first, or set metrics.enginePodMonitor.enabled=false. helm template asks no cluster; tell it what yours serves:
+
+  --api-versions monitoring.coreos.com/v1/PodMonitor
+{{- end -}}
+
+{{/* What the operator would refuse at its start, and a schema cannot say. The times not given are the operator's own. */}}
+{{- define "dflash-operator.checkSettings" -}}
+{{- $settings := .Values.settings | default dict -}}
+{{- if and (eq (get $settings "leaderElection" | toString) "false") (gt (int .Values.replicaCount) 1) -}}
+{{- fail "settings.leaderElection=false allows one replica only: two would undo each other's work; set replicaCount=1" -}}
+{{- end -}}
+{{- $duration := get $settings "leaseDurationSeconds" | default 15 | float64 -}}
+{{- $deadline := get $settings "renewDeadlineSeconds" | default 10 | float64 -}}
+{{- $retry := get $settings "retryPeriodSeconds" | default 2 | float64 -}}
+{{- if not (and (gt $duration $deadline) (gt $deadline $retry)) -}}
+{{- fail (printf (include "dflash-operator.leaseRemedy" .) $duration $deadline $retry) -}}
+{{- end -}}
+{{- range $name, $oldest := dict "sglangVersion" "0.5.14" "vllmVersion" "0.24.0" -}}
+{{- $release := get $settings $name | default $oldest | trimPrefix "v" -}}
+{{- $numbers := regexFind "^[0-9]+\\.[0-9]+\\.[0-9]+" $release -}}
+{{- $before := and (eq $numbers $oldest) (regexMatch "^[0-9.]+(dev|a|b|rc)[0-9]" $release) -}}
+{{- if or (semverCompare (printf "< %s" $oldest) $numbers) $before -}}
+{{- fail (printf "settings.%s: %s is older than %s, the oldest that is served" $name $release $oldest) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dflash-operator.leaseRemedy" -}}
+settings: leaseDurationSeconds (%v) must be more than renewDeadlineSeconds (%v), and that more than retryPeriodSeconds (%v)
+{{- end -}}
+
+{{/* Names in the operator's pod that are taken. */}}
+{{- define "dflash-operator.checkPod" -}}
+{{- range .Values.extraEnv -}}
+{{- if hasPrefix "DFLASH_" .name -}}
+{{- fail (printf "extraEnv: %s is a setting of the operator; it belongs into settings, prometheus or watchNamespaces" .name) -}}
+{{- else if has .name (list "POD_NAME" "POD_NAMESPACE") -}}
+{{- fail (printf "extraEnv: the chart sets %s itself" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraVolumes -}}
+{{- if has .name (list "tmp" "prometheus") -}}
+{{- fail (printf "extraVolumes: the chart has a volume %s of its own; give yours another name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

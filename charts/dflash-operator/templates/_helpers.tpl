@@ -31,14 +31,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $own "app.kubernetes.io/part-of" "dflash" -}}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
-{{- toYaml (merge $own .Values.commonLabels) -}}
+{{- toYaml (merge $own (.Values.commonLabels | default dict)) -}}
 {{- end -}}
 
 {{/* The metadata below a name: list of root context, labels and annotations of the kind. Those of the kind win over the common ones. */}}
 {{- define "dflash-operator.metadata" -}}
 {{- $root := index . 0 -}}
-{{- $labels := merge (include "dflash-operator.labels" $root | fromYaml) (index . 1) -}}
-{{- $annotations := merge (deepCopy (index . 2)) $root.Values.commonAnnotations -}}
+{{- $labels := merge (include "dflash-operator.labels" $root | fromYaml) (index . 1 | default dict) -}}
+{{- $annotations := merge (deepCopy (index . 2 | default dict)) ($root.Values.commonAnnotations | default dict) -}}
 labels:
   {{- toYaml $labels | nindent 2 }}
 {{- with $annotations }}
@@ -68,7 +68,7 @@ annotations:
 {{/* A list of {name: …}; global names may be strings or such objects. */}}
 {{- define "dflash-operator.imagePullSecrets" -}}
 {{- $names := list -}}
-{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets -}}
+{{- range concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
 {{- $names = append $names (kindIs "string" . | ternary . (get (kindIs "string" . | ternary dict .) "name")) -}}
 {{- end -}}
 {{- range uniq $names }}
@@ -78,12 +78,28 @@ annotations:
 
 {{/* Each release has a Lease of its own, also where two share a namespace. */}}
 {{- define "dflash-operator.leaseName" -}}
-{{- default (include "dflash-operator.fullname" .) .Values.settings.leaseName -}}
+{{- default (include "dflash-operator.fullname" .) (.Values.settings | default dict).leaseName -}}
 {{- end -}}
 
 {{/* Whether the cluster serves a kind of the Prometheus Operator: list of root context and kind. Empty means no. */}}
 {{- define "dflash-operator.monitors" -}}
 {{- if (index . 0).Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" (index . 1)) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+A file of rules or a dashboard with its links to the documentation: below docsUrl. Without one an annotation keeps the path in the project,
+and a link in a dashboard, which would lead nowhere, goes.
+*/}}
+{{- define "dflash-operator.linked" -}}
+{{- $base := "https://dflash-operator.example.com/docs" -}}
+{{- $url := (index . 0).Values.docsUrl | default "" | trimSuffix "/" -}}
+{{- $text := index . 1 -}}
+{{- if not $url -}}
+{{- $link := printf "\\{[^{}]*\"url\": \"%s[^{}]*\\}" (regexQuoteMeta $base) -}}
+{{- $text = regexReplaceAll (printf ",\\s*%s" $link) $text "" -}}
+{{- $text = regexReplaceAll (printf "%s(,\\s*)?" $link) $text "" -}}
+{{- end -}}
+{{- $text | replace $base ($url | default "docs") -}}
 {{- end -}}
 
 {{/* The pod of helm test must not be chosen by the Service it tests: no selector labels of ours. */}}

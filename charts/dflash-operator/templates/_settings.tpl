@@ -3,6 +3,7 @@ The operator's settings as one map of DFLASH_ variables to strings. Names in cam
 joined by commas, as the operator reads them.
 */}}
 {{- define "dflash-operator.settings" -}}
+{{- include "dflash-operator.checkSettings" . -}}
 {{- $prometheus := .Values.prometheus -}}
 {{- $all := dict "HTTP_PORT" .Values.metrics.port "LEASE_NAME" (include "dflash-operator.leaseName" .) "NAMESPACES" .Values.watchNamespaces -}}
 {{- range $name, $value := .Values.settings -}}
@@ -33,7 +34,7 @@ joined by commas, as the operator reads them.
 {{- $text = join "," $pairs }}
 {{- else if kindIs "float64" $value }}
 {{- $text = eq $value (floor $value) | ternary (int64 $value | toString) (toString $value) }}
-{{- else }}
+{{- else if not (kindIs "invalid" $value) }}
 {{- $text = toString $value }}
 {{- end }}
 {{- if $text }}
