@@ -40,6 +40,11 @@ def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
     cluster.wait_for_crds()
 
 
+def tells_leader(page: str) -> bool:
+    """Whether this /metrics is of an operator that holds the Lease."""
+    return re.search(r"^dflash_leader\{.*\} 1\.0$", page, re.MULTILINE) is not None
+
+
 class OperatorProcess:
     """One process; several with different names elect a leader. ``settings`` are ``DFLASH_`` variables without that prefix.
 
@@ -90,7 +95,7 @@ class OperatorProcess:
 
     def leads(self) -> bool:
         """Whether it holds the Lease."""
-        return re.search(r"^dflash_leader\{.*\} 1\.0$", self.metrics(), re.MULTILINE) is not None
+        return tells_leader(self.metrics())
 
     def stop(self) -> None:
         """SIGTERM, and wait."""

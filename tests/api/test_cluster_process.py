@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from testbed.cluster import Cluster
+from testbed.operator_process import tells_leader
 from testbed.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ class Running:
             return ""
 
     def leads(self) -> bool:
-        return re.search(r"^dflash_leader\{.*\} 1\.0$", self.fetch("/metrics"), re.MULTILINE) is not None
+        return tells_leader(self.fetch("/metrics"))
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

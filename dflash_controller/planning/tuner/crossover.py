@@ -6,27 +6,20 @@ import math
 from collections.abc import Mapping
 
 from dflash_controller.planning.tuner.acceptance import Acceptance
-from dflash_controller.planning.tuner.fitted import fitted_acceptance, fitted_steps
-from dflash_controller.planning.tuner.inputs import Question
 from dflash_controller.planning.tuner.steps import StepTimes
 
 _PER_DOUBLING = 4
 _BISECTIONS = 12
 
 
-def crossover(question: Question, speeds: Mapping[int, float], near: float) -> float | None:
+def crossover(speeds: Mapping[int, float], acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
     """Requests per replica at which the two fastest arms change places, as predicted; the one nearest to the load ``near`` where there are
-    several. None where one of them is faster at all loads that the engine serves, or there is only one.
+    several. None where one of them is faster at all loads that the engine serves, from 1 to ``up_to`` requests, or there is only one.
 
     ``speeds``: predicted tokens per second by arm, at the loads of now.
     """
-    asked, learned = question.circumstances, question.learned
-    acceptance = fitted_acceptance(learned, asked.speculation.max_block_size, question.prior.decay)
     best = sorted(speeds, key=lambda arm: speeds[arm], reverse=True)[:2]
-    if acceptance is None or len(best) < 2 or not learned.points:
-        return None
-    steps = fitted_steps(learned.points, question.prior.steps, question.limits, asked.mixture)
-    return between(best[0], best[1], acceptance, steps, asked.max_concurrency, near)
+    return between(best[0], best[1], acceptance, steps, up_to, near) if len(best) == 2 else None
 
 
 def between(one: int, other: int, acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:

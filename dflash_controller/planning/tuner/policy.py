@@ -13,7 +13,6 @@ from typing import Any
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
-from dflash_controller.planning.tuner.crossover import crossover
 from dflash_controller.planning.tuner.decision import CROSSOVER, MEASURED, Change, Circumstances, Decision
 from dflash_controller.planning.tuner.inputs import Question
 from dflash_controller.planning.tuner.learned import Learned
@@ -68,8 +67,8 @@ def judge(question: Question) -> Decision:
     numbers = weighed.numbers(current)
     numbers["modelErrorPercent"] = round(100 * learned.model_error, 1)
     numbers.update({f"{MEASURED}{block}": measured for block, measured in learned.speeds})
-    if (turn := crossover(question, weighed.speeds, weighed.concurrency)) is not None:
-        numbers[CROSSOVER] = turn
+    if weighed.crossover is not None:
+        numbers[CROSSOVER] = weighed.crossover
     state = "Tuning" if asked.policy.mode == "Auto" else "Advising"
     recommendation = weighed.best if weighed.forecast.log_gain > 0 else asked.speculation
 

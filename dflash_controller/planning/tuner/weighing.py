@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.planning.tuner.acceptance import Acceptance
+from dflash_controller.planning.tuner.crossover import crossover
 from dflash_controller.planning.tuner.economics import DAY_S, NOTHING, Horizon, Price, Verdict, horizon_of, price, table_verdict, verdict
 from dflash_controller.planning.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.planning.tuner.inputs import Question
@@ -41,6 +42,8 @@ class Weighed:
     """Mean over the window."""
     acceptance: float
     """Tokens per verify step at the block in force."""
+    crossover: float | None
+    """Requests per replica at which the two fastest arms change places."""
     varied: bool
     """Loads far apart, or several blocks, were seen."""
     price: Price
@@ -100,14 +103,17 @@ def weigh(question: Question) -> Weighed | None:
     else:
         paid = verdict(forecast.block, forecast.log_gain, current, learned.past, cost, _horizon(question, forecast, acceptance, steps))
     weight = sum(load.share for load in loads)
+    concurrency = sum(load.share * load.concurrency for load in loads) / weight
+    speeds = {other.block: other.tokens_per_s for other in found.forecasts}
     spans = [point.concurrency for point in learned.points]
     return Weighed(
         best,
         forecast,
         {other.block: other.log_gain for other in found.forecasts if other.block != current},
-        {other.block: other.tokens_per_s for other in found.forecasts},
-        sum(load.share * load.concurrency for load in loads) / weight,
+        speeds,
+        concurrency,
         acceptance.length(current).value,
+        crossover(speeds, acceptance, steps, asked.max_concurrency, concurrency),
         max(spans) >= VARIED * min(spans) or len(steps.blocks) > 1,
         cost,
         paid,
