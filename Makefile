@@ -58,20 +58,20 @@ lint: $(STAMP) ## Style, types, layering
 
 .PHONY: crd
 crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
-	@$(BIN)/python -m dflash_controller.cli.crd $(CRD) charts/dflash-operator/files/crd.yaml
+	@$(BIN)/python -m hack.crd $(CRD) charts/dflash-operator/files/crd.yaml
 
 .PHONY: docs
 docs: $(STAMP) ## Renew the generated tables of docs/
-	@$(BIN)/python -m dflash_controller.cli.docs docs/*.md
+	@$(BIN)/python -m hack.docs_tables docs/*.md
 
 .PHONY: chart
 chart: $(STAMP) ## Renew what the charts say of their values: schemas and tables
-	@$(BIN)/python -m testbed.chart_reference charts/dflash-operator
-	@$(BIN)/python charts/dflash-models/renew.py
+	@$(BIN)/python -m hack.chart_reference charts/dflash-operator
+	@$(BIN)/python -m hack.models_chart
 
 .PHONY: dashboards
 dashboards: $(STAMP) ## Renew dashboards, recording rules and alerts in the chart
-	@$(BIN)/python -m monitoring.write
+	@$(BIN)/python -m hack.dashboards
 
 .PHONY: contract
 contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and vLLM (3.6 GB, once)
@@ -79,7 +79,7 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 
 .PHONY: e2e
 e2e: $(STAMP) binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
-	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) -n auto tests/unit/test_planning_model.py
+	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) -n auto tests/unit/planning/test_model.py
 	@echo "==> e2e"; $(PYTEST) tests/e2e
 
 .PHONY: bench

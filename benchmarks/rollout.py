@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rollout_traffic import BLOCK, Load, Replica, per_request_variation
+from dflash_controller.analysis.judge import judge
+from dflash_controller.analysis.verdict import Decision, Question
 from dflash_controller.api.defaults import GATES
-from dflash_controller.planning.analysis.evidence import Evidence
-from dflash_controller.planning.analysis.judge import judge
-from dflash_controller.planning.analysis.verdict import Decision, Question
+from dflash_controller.model.counters import Evidence
 
 DEADLINE_S = 7200.0
 STABLE, CANDIDATES = 2, 1

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dflash_controller.planning.analysis.evidence import Histogram, Reading, Trace
+from dflash_controller.model.counters import Histogram, Reading, Trace
 from testbed.simulator.table import SEED_ACCEPT, Table
 
 MODEL, BLOCK = "Qwen3.5-9B", 16

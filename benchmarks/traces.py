@@ -30,7 +30,7 @@ from benchmarks.traces_schedule import scheduled
 from benchmarks.traces_world import Cell, Trace, traces
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
-from dflash_controller.planning.tuner.priors import Prior, Priors
+from dflash_controller.tuner.priors import Prior, Priors
 
 USUAL = (8, 16)
 OFF = 1

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from benchmarks.traces_fleet import MOST, Setting
 from dflash_controller.api.defaults import TuningPolicy, speculation_of
-from dflash_controller.planning.tuner.decision import Change, Circumstances
-from dflash_controller.planning.tuner.inputs import Question
-from dflash_controller.planning.tuner.learner import Learner
-from dflash_controller.planning.tuner.policy import judge
-from dflash_controller.planning.tuner.priors import Prior
-from dflash_controller.planning.tuner.steps import Limits
-from dflash_controller.planning.tuner.stretch import Stretch
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.tuner.decision import Change, Circumstances
+from dflash_controller.tuner.inputs import Question
+from dflash_controller.tuner.learner import Learner
+from dflash_controller.tuner.policy import judge
+from dflash_controller.tuner.priors import Prior
+from dflash_controller.tuner.steps import Limits
 
 NOISE = 0.05
 LOAD_NOISE = 0.015

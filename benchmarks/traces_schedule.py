@@ -6,10 +6,10 @@ from benchmarks.traces_fleet import MOST, Reference, Run, Setting
 from benchmarks.traces_policies import EPOCH_S, Tuner
 from benchmarks.traces_world import DAY
 from dflash_controller.api.speculation import Schedule, Speculation
-from dflash_controller.planning.tuner.fitted import fitted_acceptance, fitted_steps
-from dflash_controller.planning.tuner.priors import Prior
-from dflash_controller.planning.tuner.schedule import COST_PERCENT, best_schedule, block_at
-from dflash_controller.planning.tuner.steps import Limits
+from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
+from dflash_controller.tuner.priors import Prior
+from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at
+from dflash_controller.tuner.steps import Limits
 
 LEAST_GAIN_PERCENT = 5.0
 

@@ -9,7 +9,7 @@ counts here: no least gain, no dwell, no cost of the change. What it is shown:
 * ``warm``: all arms at this concurrency on the model's other workloads, and of this workload the acceptance length at the start block;
 * ``cold_varied_noise``: as cold_varied, step times with 3 % lognormal noise, 200 draws; mean and 90th percentile of the mean regret.
 
-Priors are the project's own (``dflash_controller/planning/tuner/priors.yaml``), without any card of the model under test; nothing is ever
+Priors are the project's own (``dflash_controller/tuner/priors.yaml``), without any card of the model under test; nothing is ever
 fitted to the table under test. Start blocks are 16 and 8; a table that lacks one is started at its most measured others.
 
 One JSON object per line. The last is the summary: of both starts the worse one. Baselines choose between the two start blocks: always the
@@ -31,11 +31,11 @@ from typing import Any
 
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
-from dflash_controller.planning.tuner.acceptance import Acceptance, Decay, decay_between
-from dflash_controller.planning.tuner.points import StepPoint
-from dflash_controller.planning.tuner.priors import Prior, Priors
-from dflash_controller.planning.tuner.recommend import Load, recommend
-from dflash_controller.planning.tuner.steps import StepTimes
+from dflash_controller.tuner.acceptance import Acceptance, Decay, decay_between
+from dflash_controller.tuner.points import StepPoint
+from dflash_controller.tuner.priors import Prior, Priors
+from dflash_controller.tuner.recommend import Load, recommend
+from dflash_controller.tuner.steps import StepTimes
 
 USUAL_STARTS = (16, 8)
 NOISE = 0.03

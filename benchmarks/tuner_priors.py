@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tuner_priors``: reduce the published tables to ``dflash_controller/planning/tuner/priors.yaml``."""
+"""``python -m benchmarks.tuner_priors``: reduce the published tables to ``dflash_controller/tuner/priors.yaml``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 import yaml
 
 from benchmarks.tuner_tables import Series, load
-from dflash_controller.planning.tuner.acceptance import decay_between
-from dflash_controller.planning.tuner.priors import Card
-from dflash_controller.planning.tuner.shape import fit_knee, log_cost
+from dflash_controller.tuner.acceptance import decay_between
+from dflash_controller.tuner.priors import Card
+from dflash_controller.tuner.shape import fit_knee, log_cost
 
 DATA = Path(__file__).resolve().parent.parent / "testbed" / "data"
 TABLES = ("seed_tables.csv", "seed_accept.csv"), ("h100_vllm_dense.csv", "h100_vllm_dense_accept.csv")
 IMPOSED = "synthetic"
 """A workload whose acceptance was set, not found: it tells step times only."""
-TARGET = Path(__file__).resolve().parent.parent / "dflash_controller" / "planning" / "tuner" / "priors.yaml"
+TARGET = Path(__file__).resolve().parent.parent / "dflash_controller" / "tuner" / "priors.yaml"
 HEADER = """\
 # What measured targets have in common, for where a deployment has not seen enough itself. Written by python -m benchmarks.tuner_priors.
 #

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dflash_controller.observe.dialect import DIALECTS
-from dflash_controller.observe.promql import selector
-from dflash_controller.observe.series import Series
+from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.series import Series
+from dflash_controller.observe.sources.prometheus.promql import selector
 
 RATE_WINDOW = "2m"
 """Four scrapes where a scrape comes every 30 s, the rarest that the tuner learns from; eight of the operator's own PodMonitor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DOCS = "https://dflash-operator.example.com/docs"
-"""Base of every link in alerts and dashboards: change it here, then `python -m monitoring.write`."""
+"""Base of every link in alerts and dashboards: change it here, then `python -m hack.dashboards`."""
 
 
 def runbook(name: str) -> str:

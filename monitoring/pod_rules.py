@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_controller.api import names
-from dflash_controller.observe.dialect import DIALECTS
+from dflash_controller.observe.pipeline.metric_schema import DIALECTS
 from monitoring.engine_queries import level, level_of, rate_of
 from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagged
 

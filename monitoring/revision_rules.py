@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dflash_controller.observe.dialect import DIALECTS
-from dflash_controller.observe.series import Series
+from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.series import Series
 from monitoring.engine_queries import rate, rate_of
 from monitoring.rule import DEPLOYMENT, QUANTILES, REVISION, REVISION_INFO, Rule, any_of, listed, quotient, summed, tagged
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dflash_controller.planning.analysis.primary import COLLAPSED
-from dflash_controller.planning.speculation_health import TELL_STEPS, limits
+from dflash_controller.analysis.primary import COLLAPSED
+from dflash_controller.planning.revisions.drafter_health import TELL_STEPS, limits
 from monitoring.alert import DEPLOYMENT, Alert
 from monitoring.rule import REVISION_INFO
 

@@ -25,8 +25,8 @@ from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.lease import Elector, LeaseTiming, SoleCandidate
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
+from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import Probe
-from dflash_controller.planning.snapshot import Key
 from dflash_controller.runtime.choices import metrics_source, operator_defaults, show_settings
 from dflash_controller.runtime.lead import lead, wait_to_lead
 from dflash_controller.runtime.logs import configure_logging

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TextIO
 
-from dflash_controller.planning.tuner.decision import Decision
-from dflash_controller.planning.tuner.policy import replay
+from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.policy import replay
 
 _LOGS = "kubectl -n dflash-system logs -l app.kubernetes.io/name=dflash-operator --tail=-1"
 _HELP = f"""\

@@ -12,7 +12,7 @@ from dflash_controller.api import names
 from dflash_controller.cluster.client import Client
 from dflash_controller.cluster.errors import AlreadyExists, ApiError, NotFound
 from dflash_controller.cluster.kinds import EVENT
-from dflash_controller.planning.plan import Event
+from dflash_controller.planning.state.plan import Event
 
 REPEAT_SECONDS = 3600.0
 MESSAGE_LENGTH = 1024

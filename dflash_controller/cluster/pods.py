@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
-from dflash_controller.planning.snapshot import Pod
+from dflash_controller.model.snapshot import Pod
 
 
 def project(pod: Mapping[str, Any]) -> Pod:

@@ -13,7 +13,7 @@ from dflash_controller.cluster.client import Client
 from dflash_controller.cluster.errors import ApiError, Gone, NotFound
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.store import Entry, Store
-from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.model.snapshot import Key, Snapshot
 
 NODE_SECONDS = 10.0
 

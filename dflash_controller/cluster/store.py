@@ -13,7 +13,7 @@ from dflash_controller.api import names
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.pods import project
-from dflash_controller.planning.snapshot import Key, Object, Pod, Snapshot
+from dflash_controller.model.snapshot import Key, Object, Pod, Snapshot
 
 Identity = tuple[Kind, str, str]
 """Kind, namespace and name."""

@@ -8,17 +8,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from dflash_controller.observe import dialect
-from dflash_controller.observe.figures import Figures
-from dflash_controller.observe.health import NO_READY_PODS, MetricsHealth, Patience, trouble, verdict
-from dflash_controller.observe.result import Error
-from dflash_controller.observe.shown import Display, Shown, ShowSettings
-from dflash_controller.observe.source import Round, Source, Target
-from dflash_controller.observe.stretch_store import StretchStore
-from dflash_controller.observe.traces import Traces
-from dflash_controller.planning.analysis.evidence import Trace
-from dflash_controller.planning.snapshot import Key
-from dflash_controller.planning.tuner.stretch import Stretch
+from dflash_controller.model.counters import Trace
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.snapshot import Key
+from dflash_controller.observe.load.store import StretchStore
+from dflash_controller.observe.pipeline import metric_schema
+from dflash_controller.observe.pipeline.counter_series import Traces
+from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.result import Error
+from dflash_controller.observe.pipeline.source import Round, Source, Target
+from dflash_controller.observe.status_values.display import Display, Shown, ShowSettings
+from dflash_controller.observe.status_values.health import NO_READY_PODS, MetricsHealth, Patience, trouble, verdict
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +174,9 @@ def _figures(targets: Sequence[Target], reading: Round) -> Figures:
     windows = [reading.windows[target.uid] for target in targets if target.uid in reading.windows]
     if windows:
         first = targets[0]
-        return dialect.figures(dialect.DIALECTS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on)
+        return metric_schema.figures(
+            metric_schema.DIALECTS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on
+        )
     for target in targets:
         trouble = reading.troubles.get(target.uid)
         if isinstance(trouble, Error):

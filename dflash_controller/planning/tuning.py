@@ -12,14 +12,14 @@ from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.planning.intent import Draft
-from dflash_controller.planning.record import Origin, Record, State
-from dflash_controller.planning.situation import Situation
-from dflash_controller.planning.speculation_health import Health, Remedy, judge, may_draft, remedy
-from dflash_controller.planning.tuner.decision import Change, Circumstances, Decision
-from dflash_controller.planning.tuner.policy import decide
-from dflash_controller.planning.window import opening
+from dflash_controller.planning.revisions.desired import Draft
+from dflash_controller.planning.revisions.drafter_health import Health, Remedy, judge, may_draft, remedy
+from dflash_controller.planning.revisions.revision import Origin, Record, State
+from dflash_controller.planning.rollout.maintenance_window import opening
+from dflash_controller.planning.state.reconcile_state import Situation
 from dflash_controller.render.startup import startup_budget_s
+from dflash_controller.tuner.decision import Change, Circumstances, Decision
+from dflash_controller.tuner.policy import decide
 
 MISSED_LOOKS = 3
 """For so many looks too few pods must be measured before the tuner says that it holds. It changes nothing from the first one on."""

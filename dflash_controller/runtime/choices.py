@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.observe.prometheus import PrometheusSettings
-from dflash_controller.observe.prometheus_readings import TrialSettings
-from dflash_controller.observe.prometheus_source import PrometheusSource
-from dflash_controller.observe.scrape import Scraper, ScrapeSettings
-from dflash_controller.observe.shown import ShowSettings
-from dflash_controller.observe.source import Source
+from dflash_controller.observe.pipeline.source import Source
+from dflash_controller.observe.sources.prometheus.client import PrometheusSettings
+from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
+from dflash_controller.observe.sources.prometheus.source import PrometheusSource
+from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
+from dflash_controller.observe.status_values.display import ShowSettings
 from dflash_controller.runtime.settings import Settings
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.resync import Resync
 from dflash_controller.runtime.watch import Watches

@@ -8,16 +8,16 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
+from dflash_controller.model.counters import Trace
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.observe.collector import Collector
-from dflash_controller.observe.shown import Shown, ShowSettings
-from dflash_controller.observe.source import Source, Target
-from dflash_controller.planning.analysis.evidence import Trace
-from dflash_controller.planning.context import NOT_MEASURED, MetricsHealth
-from dflash_controller.planning.intent import stable_record
-from dflash_controller.planning.pools import revision_of
-from dflash_controller.planning.record import Record, State, read
-from dflash_controller.planning.snapshot import Key, Object, Snapshot
-from dflash_controller.planning.tuner.stretch import Stretch
+from dflash_controller.observe.pipeline.source import Source, Target
+from dflash_controller.observe.status_values.display import Shown, ShowSettings
+from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.revisions.desired import stable_record
+from dflash_controller.planning.revisions.revision import Record, State, read
+from dflash_controller.planning.state.inputs import NOT_MEASURED, MetricsHealth
 
 _FIELDS = {
     "acceptance_length": "acceptanceLength",

@@ -15,9 +15,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
-from dflash_controller.planning.snapshot import Key
-from dflash_controller.planning.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Decision
-from dflash_controller.planning.tuning_status import said
+from dflash_controller.model.snapshot import Key
+from dflash_controller.planning.status.tuning import said
+from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Decision
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 

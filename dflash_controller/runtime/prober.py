@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dflash_controller.model.counters import ProbeRun
+from dflash_controller.model.probe import ProbeRequest, ProbeRuns
+from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import ProbeError
-from dflash_controller.planning.analysis.evidence import ProbeRun
-from dflash_controller.planning.probe_request import ProbeRequest, ProbeRuns
-from dflash_controller.planning.snapshot import Key
 
 AT_MOST = 8
 """Runs at a time over all deployments; each has one request in flight."""

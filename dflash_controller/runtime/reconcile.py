@@ -12,11 +12,11 @@ from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.planning.context import Context, Obstacle
-from dflash_controller.planning.decide import decide
-from dflash_controller.planning.obstacles import refused
-from dflash_controller.planning.plan import Annotate, Plan
-from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.model.snapshot import Key, Snapshot
+from dflash_controller.planning.planner import decide
+from dflash_controller.planning.state.blockers import refused
+from dflash_controller.planning.state.inputs import Context, Obstacle
+from dflash_controller.planning.state.plan import Annotate, Plan
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, Shown
 from dflash_controller.runtime.prober import Prober

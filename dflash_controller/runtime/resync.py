@@ -13,7 +13,7 @@ from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
 

@@ -14,16 +14,16 @@ from dflash_controller.api import names
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.speculation import Off, Speculation, parse_speculation
-from dflash_controller.planning.context import Knowledge
-from dflash_controller.planning.pools import revision_of
-from dflash_controller.planning.snapshot import Key, Object, Snapshot
-from dflash_controller.planning.speculation_health import LOOK_BACK_S
-from dflash_controller.planning.tuner.decision import Decision
-from dflash_controller.planning.tuner.learner import Learner
-from dflash_controller.planning.tuner.policy import needed
-from dflash_controller.planning.tuner.schedule import true_step_s
-from dflash_controller.planning.tuner.stretch import Stretch
-from dflash_controller.planning.tuning_status import said
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.snapshot import Key, Object, Snapshot
+from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
+from dflash_controller.planning.state.inputs import Knowledge
+from dflash_controller.planning.status.tuning import said
+from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.learner import Learner
+from dflash_controller.tuner.policy import needed
+from dflash_controller.tuner.schedule import true_step_s
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dflash_controller.cluster.access import load_configuration, watch_session
 from dflash_controller.cluster.client import PAGE_SIZE, USER_AGENT
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.store import Store
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
 
 ERROR_BACKOFFS = (1, 1, 2, 3, 5, 8, 13, 21, 34, 34, 34, 34, 34, 34, 34)
 """Pauses, in seconds, between tries of a watch that is answered with errors: about five minutes, then the process ends and is restarted."""

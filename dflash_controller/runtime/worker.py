@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from dflash_controller.cluster.errors import ApiError, LostLeadership, PlanConflict
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
 

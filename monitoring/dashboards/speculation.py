@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from dflash_controller.planning.analysis.primary import COLLAPSED
-from dflash_controller.planning.speculation_health import RECOVERED
+from dflash_controller.analysis.primary import COLLAPSED
+from dflash_controller.planning.revisions.drafter_health import RECOVERED
 from monitoring.dashboards.build import BY, OF, Event, Rows, appeared, by_role, dashboard, of, runbook, stable, variables
 from monitoring.dashboards.panels import Column, Query, heat, lines, one, rows, scatter
 

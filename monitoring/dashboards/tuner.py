@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from dflash_controller.planning.tuner.policy import LEAST_CONFIDENCE
+from dflash_controller.tuner.policy import LEAST_CONFIDENCE
 from monitoring.dashboards.build import BY, Rows, by_role, dashboard, of, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states
 from monitoring.dashboards.phases import TUNER_COLORS, TUNER_STATES, tuner_codes

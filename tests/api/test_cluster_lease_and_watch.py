@@ -19,8 +19,8 @@ from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.executor import Executor
 from dflash_controller.cluster.lease import Elector, LeaseTiming
 from dflash_controller.cluster.store import Store
-from dflash_controller.planning.plan import Apply, Plan
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
+from dflash_controller.planning.state.plan import Apply, Plan
 from dflash_controller.runtime.watch import WATCH_USER_AGENT, EventSink, Watches
 from testbed.cluster import Cluster
 

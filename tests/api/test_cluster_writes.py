@@ -23,8 +23,8 @@ from dflash_controller.cluster.kinds import Kind, kind_of
 from dflash_controller.cluster.ownership import drift, readable
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
-from dflash_controller.planning.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
-from dflash_controller.planning.snapshot import Key
+from dflash_controller.model.snapshot import Key
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
 

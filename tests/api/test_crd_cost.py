@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dflash_controller.cli.crd import definition
+from hack.crd import definition
 from testbed.cluster import Cluster, CommandError
 
 COPIES = 200

@@ -22,16 +22,16 @@ from dflash_controller.cluster.executor import ExecutionResult, Executor
 from dflash_controller.cluster.ownership import drift
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
-from dflash_controller.planning.ownership import ref
-from dflash_controller.planning.plan import Apply, Delete, Plan
-from dflash_controller.planning.prefetch import Progress, State, progress
-from dflash_controller.planning.snapshot import Key, Snapshot
+from dflash_controller.model.snapshot import Key, Snapshot
+from dflash_controller.planning.state.owner_references import ref
+from dflash_controller.planning.state.plan import Apply, Delete, Plan
+from dflash_controller.planning.state.prefetch_progress import Progress, State, progress
 from dflash_controller.render.prefetch import node_of, prefetch_jobs
 from dflash_controller.render.service_account import service_account
 from testbed.cluster import Cluster, CommandError
 from testbed.operator_process import NAMESPACE as OPERATOR_NAMESPACE
 from testbed.operator_process import SERVICE_ACCOUNT
-from tests.unit.render_inputs import INPUTS, REVISION, deployment, parsed, pod_templates, rendered_workload, resolved
+from tests.support.render_inputs import INPUTS, REVISION, deployment, parsed, pod_templates, rendered_workload, resolved
 
 NAME = "qwen"
 HOST: dict[str, Any] = {"hostPath": {"path": "/mnt/models"}}

@@ -14,7 +14,7 @@ from dflash_controller.api.names import FIELD_MANAGER
 from dflash_controller.cluster.ownership import drift
 from testbed.cluster import Cluster, CommandError
 from testbed.waiting import wait_until
-from tests.unit.render_inputs import CUSTOM_KINDS, INPUTS, rendered
+from tests.support.render_inputs import CUSTOM_KINDS, INPUTS, rendered
 
 CHART = Path(__file__).parents[2] / "charts" / "dflash-operator"
 

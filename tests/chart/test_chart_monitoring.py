@@ -14,8 +14,8 @@ import yaml
 
 from dflash_controller.api import names
 from dflash_controller.render.monitor import pod_monitor
+from hack.chart_reference import renewed
 from monitoring.links import DOCS
-from testbed.chart_reference import renewed
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, parsed, render
 
 RULES = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.runtime.settings import Settings
-from testbed.chart_reference import ELSEWHERE
+from hack.chart_reference import ELSEWHERE
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, operator_pod
 
 RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

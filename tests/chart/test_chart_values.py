@@ -12,16 +12,17 @@ import pytest
 import yaml
 
 from dflash_controller import __version__
-from dflash_controller.engines import sglang_limits, vllm
+from dflash_controller.engines.sglang import limits
+from dflash_controller.engines.vllm import launch
 from dflash_controller.runtime.settings import Settings, SettingsError
-from testbed.chart_reference import REFINED, ChartError, Value, renewed, values
+from hack.chart_reference import REFINED, ChartError, Value, renewed, values
 from tests.chart.rendering import CHART, MONITORING, ROOT, manifests, render
 
 DEFAULTS = Settings()
 DOCUMENTED = values((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 
-SGLANG, VLLM = sglang_limits.RELEASES.floor, vllm.RELEASES.floor
+SGLANG, VLLM = limits.RELEASES.floor, launch.RELEASES.floor
 
 
 def before(release: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from hack.pictures.scene import ENGINES, METRICS, RULES, Scene
 from monitoring.dashboards import ALL, DIRECTORY
 from monitoring.dashboards.queries import EMPTY_BY_NATURE, OF_ONE_ENGINE, UNRECORDED_BY_NATURE, PanelQuery, dashboards, panels, queries
-from monitoring.draw_scene import ENGINES, METRICS, RULES, Scene
 from monitoring.recording_rules import rules
 from testbed.cluster import Cluster
 from testbed.operator_process import NAMESPACE, ROOT

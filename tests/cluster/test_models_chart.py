@@ -12,7 +12,7 @@ from testbed.cluster import Cluster, CommandError
 from testbed.operator_process import ROOT
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import UNJUDGED, Deployment
+from tests.support.deployment import UNJUDGED, Deployment
 
 CHART = ROOT / "charts" / "dflash-models"
 RELEASE = "models"

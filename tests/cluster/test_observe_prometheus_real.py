@@ -14,20 +14,20 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from dflash_controller.observe.dialect import DIALECTS, figures
-from dflash_controller.observe.exposition import read_page
-from dflash_controller.observe.figures import Figures
-from dflash_controller.observe.prometheus import Prometheus, PrometheusError, PrometheusSettings
-from dflash_controller.observe.prometheus_readings import TrialSettings
-from dflash_controller.observe.prometheus_source import PrometheusSource
-from dflash_controller.observe.prometheus_stretches import SpanSettings
-from dflash_controller.observe.readings import reading
-from dflash_controller.observe.result import Value
-from dflash_controller.observe.scrape import Scraper, ScrapeSettings
-from dflash_controller.observe.series import Cell, Span
-from dflash_controller.observe.source import Source, Target
-from dflash_controller.observe.stretches import Follower
-from dflash_controller.observe.traces import Traces
+from dflash_controller.observe.load.samples import Follower
+from dflash_controller.observe.pipeline.counter_series import Traces
+from dflash_controller.observe.pipeline.counter_snapshots import reading
+from dflash_controller.observe.pipeline.metric_schema import DIALECTS, figures
+from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.result import Value
+from dflash_controller.observe.pipeline.series import Cell, Span
+from dflash_controller.observe.pipeline.source import Source, Target
+from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
+from dflash_controller.observe.sources.prometheus.load_samples import SpanSettings
+from dflash_controller.observe.sources.prometheus.source import PrometheusSource
+from dflash_controller.observe.sources.scrape.exposition import read_page
+from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
 from testbed import binaries
 
 PAGES = Path(__file__).parents[2] / "testbed" / "data" / "metrics"

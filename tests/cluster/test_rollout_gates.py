@@ -14,7 +14,7 @@ from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, UNJUDGED, Deployment, played_with, rollout_spec
+from tests.support.deployment import JUDGED, UNJUDGED, Deployment, played_with, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}

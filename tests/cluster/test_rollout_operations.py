@@ -9,7 +9,7 @@ from testbed.cluster import Cluster
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, UNJUDGED, Deployment, rollout_spec
+from tests.support.deployment import JUDGED, UNJUDGED, Deployment, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}

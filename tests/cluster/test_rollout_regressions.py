@@ -12,7 +12,7 @@ from testbed.pod_watch import PodWatch, breaks
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with, rollout_spec
+from tests.support.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}

@@ -13,7 +13,7 @@ from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import Kubectl, StartOperator
-from tests.deployment import REVISION, UNJUDGED, Deployment
+from tests.support.deployment import REVISION, UNJUDGED, Deployment
 
 OLD, NEW = "a" * 40, "b" * 40
 SLOW = {"metadata": {"annotations": {"sim/ready-after": "2", "sim/exit-after": "2"}}}

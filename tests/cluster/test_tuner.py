@@ -20,7 +20,7 @@ from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import Deployment, Version, followed, played_with, rollout_spec
+from tests.support.deployment import Deployment, Version, followed, played_with, rollout_spec
 
 MODEL = "Qwen/Qwen3.5-9B"
 REPLICAS = 2

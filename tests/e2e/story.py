@@ -15,7 +15,7 @@ from testbed.operator_process import OperatorProcess
 from testbed.pod_watch import Moment, PodWatch, breaks
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
-from tests.deployment import REVISION, Deployment
+from tests.support.deployment import REVISION, Deployment
 
 QUIET_SECONDS = 0.4
 SETTLE_SECONDS = 90.0

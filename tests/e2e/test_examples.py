@@ -16,7 +16,7 @@ from testbed.operator_process import OperatorProcess
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import Deployment
+from tests.support.deployment import Deployment
 
 ROOT = Path(__file__).parents[2]
 LEADER_WORKER_SET = ROOT / "testbed" / "data" / "leaderworkerset-crd.yaml"

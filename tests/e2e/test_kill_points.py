@@ -12,8 +12,8 @@ from testbed.operator_forks import OperatorForks
 from testbed.operator_process import NAMESPACE, SERVICE_ACCOUNT
 from testbed.pod_watch import PodWatch
 from testbed.simulator_process import SimulatorProcess
-from tests.deployment import UNJUDGED, Deployment
 from tests.e2e.story import Change, Ending, Story, Telling
+from tests.support.deployment import UNJUDGED, Deployment
 
 AT_ONCE = 4
 BASE: dict[str, Any] = {

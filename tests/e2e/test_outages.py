@@ -18,7 +18,7 @@ from testbed.prometheus import Prometheus
 from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
-from tests.deployment import UNJUDGED, Deployment
+from tests.support.deployment import UNJUDGED, Deployment
 
 CRDS = Path(__file__).parents[2] / "crds"
 OUTAGE_S = 8.0

@@ -13,7 +13,7 @@ from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import JUDGED, Deployment, played_with
+from tests.support.deployment import JUDGED, Deployment, played_with
 
 MODEL = "Qwen/Qwen3.5-9B"
 OLD, EQUAL, COLLAPSED = "a" * 40, "b" * 40, "c" * 40

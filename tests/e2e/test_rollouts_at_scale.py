@@ -20,7 +20,7 @@ from testbed.operator_process import USER, OperatorProcess
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
-from tests.deployment import UNJUDGED, Deployment
+from tests.support.deployment import UNJUDGED, Deployment
 
 SIZE = 50
 REPLICAS = (2, 3)

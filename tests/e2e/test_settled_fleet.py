@@ -24,7 +24,7 @@ from testbed.simulator_process import SimulatorProcess
 from testbed.traffic.mix import Mix, Shots
 from testbed.traffic.over_http import Client, Target
 from testbed.waiting import wait_until
-from tests.deployment import Deployment
+from tests.support.deployment import Deployment
 
 SCRAPE_S, WINDOW_S = 4, 40
 SETTLING_S = 2.5 * WINDOW_S

@@ -12,9 +12,9 @@ from typing import Any
 
 import aiohttp
 
+from dflash_controller.model.counters import Answer
+from dflash_controller.model.probe import Endpoint
 from dflash_controller.observe.probe.answers import READINGS, ProbeFailure, Reading
-from dflash_controller.planning.analysis.evidence import Answer
-from dflash_controller.planning.probe_request import Endpoint
 
 MAX_EVENT = 2**20
 """Bytes; SGLang repeats the whole answer so far in every event."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dflash_controller.model.counters import Answer, ProbeRun
+from dflash_controller.model.probe import Endpoint, ProbeRequest, ProbeRuns
 from dflash_controller.observe.probe.answers import ProbeFailure
 from dflash_controller.observe.probe.client import Client
 from dflash_controller.observe.probe.prompts import prompts
-from dflash_controller.planning.analysis.evidence import Answer, ProbeRun
-from dflash_controller.planning.probe_request import Endpoint, ProbeRequest, ProbeRuns
 
 FIRST_PROMPTS = 5
 """A side that answers none of so many prompts at the start will not answer the others."""

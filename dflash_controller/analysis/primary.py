@@ -1,0 +1,242 @@
+"""The two metrics a drafter is judged by: acceptance length and speed, from users' traffic.
+
+*Acceptance length* is tokens committed ÷ verify steps, pooled from counters over the whole trial.
+
+*Speed* is tokens per second of one request, committed ÷ decode seconds, at equal batch. With equal blocks an equal batch c is an equal
+number T = B·c of tokens verified per step, so the quotient of speeds is that of acceptance lengths ÷ that of step times at equal T; with
+other blocks it is what a user feels at the same load. A candidate that accepts less keeps its requests longer and so has a larger batch;
+without the normalisation it would be charged for that twice.
+
+A metric passes once it is 90 % sure that the candidate is less than the limit worse, and fails once it is 99 % sure (99.5 % where both
+gate) that it is worse at all and the estimate says it matters. The bounds are time-uniform, so both may be asked at every reading.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dflash_controller.analysis.blocks import LEAST_BLOCKS, Counts, Side, Traffic
+from dflash_controller.analysis.confidence import lasting_radius, radius
+from dflash_controller.analysis.effect_size import Batch, Contrast, contrast
+from dflash_controller.analysis.formatting import against, percent
+from dflash_controller.analysis.verdict import MetricVerdict, Outcome, Question
+from dflash_controller.api.defaults import Gate
+from dflash_controller.model.prediction import Prediction
+
+ACCEPTANCE, SPEED = "acceptanceLength", "speed"
+PRIMARY = (ACCEPTANCE, SPEED)
+
+PASS_ALPHA, FAIL_ALPHA = 0.10, 0.01
+"""Chance that a candidate at the limit is promoted, and that an equal one is failed, over all gating primary metrics together.
+
+One metric is enough to fail, so the chance of failing is split over those that gate. All of them must pass to promote: then each may be
+asked at the full level (intersection-union test, Berger 1982), as a candidate at the limit in one metric must still pass that one.
+"""
+BEFORE_AFTER_LIMIT = 10.0
+"""Percent: least limit where candidate and stable do not serve at the same time, as traffic itself changes in between."""
+FAIL_MARGIN = 3.0
+LEAST_LOSS = 2.0
+"""Percent: an estimate this far inside the limit (-2 % at the default of 5 %), and never a smaller loss than the second, fails nothing."""
+UNSEEN = {ACCEPTANCE: 0.03, SPEED: 0.05}
+"""Standard deviation between replicas of one revision, as a logarithm, where only one can be seen."""
+PASS_TIGHTEST, FAIL_TIGHTEST = 0.3, 0.6
+"""Standard error, in limits, at which the bounds cost least. An equal candidate passes once some 3 standard errors fit into the limit,
+one that is two limits worse fails once some 3.3 fit into its loss."""
+COLLAPSED = 1.3
+COLLAPSE_REQUESTS = 20
+COLLAPSE_SHARE = 0.5
+NO_WORSE = 0.95
+"""A candidate that accepts nothing is let be where stable accepts as little: the traffic is to blame, or stable is what must be left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What traffic says about one primary metric."""
+
+    verdict: MetricVerdict
+    contradicts: bool = False
+    """The estimate is worse than the limit, on enough samples: a better result elsewhere does not overrule it."""
+    biased: bool = False
+    """Replicas of one revision differ too much for the limit: more samples will not decide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What a gate asks of a difference, as logarithms."""
+
+    limit_percent: float
+    pass_alpha: float
+    fail_alpha: float
+
+    @property
+    def margin(self) -> float:
+        return -math.log1p(-min(self.limit_percent, 99.0) / 100)
+
+    @property
+    def loss(self) -> float:
+        """Estimate below which a candidate may fail."""
+        return math.log1p(-min(max(LEAST_LOSS, self.limit_percent - FAIL_MARGIN), 99.0) / 100)
+
+
+def levels(question: Question, gate: Gate) -> Levels:
+    """The limit and the error chances of one primary metric; that of failing is split over those that gate."""
+    among = max(1, sum(metric in question.gates for metric in PRIMARY))
+    limit = gate.limit if question.concurrent else max(gate.limit, BEFORE_AFTER_LIMIT)
+    return Levels(limit, PASS_ALPHA, FAIL_ALPHA / among)
+
+
+def primary(metric: str, question: Question, traffic: Traffic, differs: str | None) -> Finding | None:
+    """None where there is nothing to show: acceptance length of a side that drafts nothing.
+
+    A metric without a gate is shown and decides nothing. ``differs``: how the requests of the two sides differ, if they do.
+    """
+    if metric == ACCEPTANCE and min(question.candidate_block, question.stable_block) <= 1:
+        return None
+    found = _contrast(metric, traffic)
+    new, old = _value(metric, traffic.candidate), _value(metric, traffic.stable)
+    if metric == SPEED and found is not None and old is not None:
+        new = old * math.exp(found.difference)
+    gate = question.gates.get(metric)
+    samples, stable_samples = traffic.candidate.total("steps"), traffic.stable.total("steps")
+
+    def verdict(outcome: Outcome, message: str) -> MetricVerdict:
+        limit = levels(question, gate).limit_percent if gate else None
+        return MetricVerdict(metric, outcome, message, new, old, limit, samples, stable_samples, gates=gate is not None)
+
+    unit = "" if metric == ACCEPTANCE else " tokens/s per request"
+    values = against(new, old, unit) + ("" if question.concurrent else " before/after")
+    missing = _missing(traffic, metric)
+    if missing:
+        return Finding(verdict(Outcome.INCONCLUSIVE, missing))
+    if gate is None:
+        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; does not decide this change"))
+    if differs:
+        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; not comparable: {differs}"))
+    enough = min(samples or 0.0, stable_samples or 0.0) >= gate.min_samples
+    if not enough or found is None:
+        need = f"{gate.min_samples} steps" if not enough else f"{LEAST_BLOCKS} blocks of requests"
+        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; fewer than {need} on one side so far"))
+    asked = levels(question, gate)
+    outcome, biased, sure = _judge(found, asked)
+    how = _passes_note(metric, traffic)
+    if metric == SPEED and question.promise is not None and question.promise.gain > 0:
+        outcome, biased = _held_against(question.promise, found, asked, outcome, biased=biased)
+        how += f"; {percent(question.promise.gain)} was predicted, and {percent(question.promise.least)} is asked for"
+    message = f"{values} ({percent(found.difference)}, {sure}); at most {asked.limit_percent:g} % less is allowed{how}"
+    return Finding(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
+
+
+def _judge(found: Contrast, asked: Levels) -> tuple[Outcome, bool, str]:
+    """The outcome, whether replicas differ too much to ever tell, and how sure it is in words.
+
+    What passes has passed, whatever else could be said: the limit is the worst value the user accepts.
+    """
+    error, x = math.sqrt(found.variance), found.difference
+    margin = max(asked.margin, 1e-3)
+    down = radius(error, found.freedom, PASS_TIGHTEST * margin, asked.pass_alpha, found.bias)
+    up = radius(error, found.freedom, FAIL_TIGHTEST * margin, asked.fail_alpha, found.bias)
+    if x - down > -asked.margin:
+        return Outcome.SUCCESSFUL, False, f"{_sure(asked.pass_alpha)} above {percent(-asked.margin)}"
+    if x + up < 0 and x < asked.loss:
+        return Outcome.FAILED, False, f"{_sure(asked.fail_alpha)} below 0"
+    stays = lasting_radius(asked.pass_alpha, found.bias_at_least)
+    sampling = math.sqrt(max(0.0, down * down - lasting_radius(asked.pass_alpha, found.bias) ** 2))
+    undecidable = stays > asked.margin and x - stays < -asked.margin and sampling < stays
+    if undecidable:
+        return Outcome.INCONCLUSIVE, True, f"replicas of one revision differ by {100 * found.bias_at_least:.0f} %, too much to tell"
+    return Outcome.INCONCLUSIVE, False, f"between {percent(x - down)} and {percent(x + up)}"
+
+
+def _held_against(promise: Prediction, found: Contrast, asked: Levels, outcome: Outcome, *, biased: bool) -> tuple[Outcome, bool]:
+    """The outcome of a candidate that is to be faster, and whether replicas differ too much to ever tell.
+
+    It fails where it is surely not fast enough; it passes where it is surely no worse than the limit and by the estimate fast enough: to be
+    sure of a few percent takes longer than a load lasts. Where replicas may differ by as much, the prediction is a second witness, and an
+    estimate that agrees with it is enough: the step times of all replicas are held against it after the promotion.
+    """
+    up = radius(math.sqrt(found.variance), found.freedom, FAIL_TIGHTEST * max(asked.margin, 1e-3), asked.fail_alpha, found.bias)
+    if found.difference + up < promise.least:
+        return Outcome.FAILED, False
+    if found.difference < promise.least:
+        return (Outcome.INCONCLUSIVE if outcome is Outcome.SUCCESSFUL else outcome), biased
+    return (Outcome.SUCCESSFUL if biased else outcome), False
+
+
+def collapse(question: Question, traffic: Traffic) -> MetricVerdict | None:
+    """The fast path: a candidate that accepts (almost) nothing, or not half of stable's at the same block, after 20 requests."""
+    if question.candidate_block <= 1:
+        return None
+    requests, new = traffic.candidate.total("requests"), _value(ACCEPTANCE, traffic.candidate)
+    if requests is None or requests < COLLAPSE_REQUESTS or new is None:
+        return None
+    shown = _value(ACCEPTANCE, traffic.stable)
+    old = shown if (traffic.stable.total("requests") or 0) >= COLLAPSE_REQUESTS else None
+    halved = ACCEPTANCE in question.gates and old is not None and new < COLLAPSE_SHARE * old
+    collapsed = new < COLLAPSED and not (old is not None and question.stable_block > 1 and old < COLLAPSED and new >= NO_WORSE * old)
+    if not halved and not collapsed:
+        return None
+    limit = COLLAPSED if collapsed else COLLAPSE_SHARE * (old or 0.0)
+    text = f"{against(new, shown)} over {requests:.0f} requests; below {limit:.3g} the drafter has collapsed"
+    steps = traffic.candidate.total("steps"), traffic.stable.total("steps")
+    return MetricVerdict(ACCEPTANCE, Outcome.FAILED, text, new, shown, limit, *steps)
+
+
+def _contrast(metric: str, traffic: Traffic) -> Contrast | None:
+    if metric == ACCEPTANCE:
+        return contrast(traffic.candidate, traffic.stable, _committed, _steps, UNSEEN[metric])
+    by_passes = _has_passes(traffic)
+    batch = Batch(_batch_by_passes if by_passes else _batch_by_time, _steps)
+    return contrast(traffic.candidate, traffic.stable, _committed, _decode_seconds, UNSEEN[metric], batch)
+
+
+def _value(metric: str, side: Side) -> float | None:
+    above, below = side.total("committed"), side.total("steps" if metric == ACCEPTANCE else "decode_seconds")
+    return above / below if above is not None and below else None
+
+
+def _missing(traffic: Traffic, metric: str) -> str | None:
+    for name, side in (("candidate", traffic.candidate), ("stable", traffic.stable)):
+        if not side.stretches:
+            return f"no reading of the {name} yet" if name == "stable" else "no reading of the candidate after its warm-up yet"
+        for quantity in ("committed", "steps", *(("decode_seconds",) if metric == SPEED else ())):
+            if side.total(quantity) is None:
+                return f"the {name} does not export {quantity.replace('_', ' ')}"
+    return None
+
+
+def _has_passes(traffic: Traffic) -> bool:
+    return all(side.total("passes") for side in (traffic.candidate, traffic.stable))
+
+
+def _passes_note(metric: str, traffic: Traffic) -> str:
+    return "" if metric == ACCEPTANCE or _has_passes(traffic) else "; batch estimated from decode time, as passes are not exported"
+
+
+def _committed(block: Counts) -> float | None:
+    return block.committed
+
+
+def _steps(block: Counts) -> float | None:
+    return block.steps
+
+
+def _decode_seconds(block: Counts) -> float | None:
+    return block.decode_seconds
+
+
+def _batch_by_passes(block: Counts) -> float | None:
+    """Log of the mean batch, requests per decode pass; never below one request."""
+    return math.log(max(1.0, block.steps / block.passes)) if block.steps and block.passes else None
+
+
+def _batch_by_time(block: Counts) -> float | None:
+    """Log of the mean batch while there is one: with a mean of c requests that come independently, c ÷ (1 − e^−c)."""
+    if not block.decode_seconds or block.seconds <= 0:
+        return None
+    mean = block.decode_seconds / block.seconds
+    return math.log(mean / -math.expm1(-mean))
+
+
+def _sure(alpha: float) -> str:
+    return f"{100 * (1 - alpha):.3g} % sure"

@@ -1,0 +1,151 @@
+"""SGLang: command line and endpoints, release by release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.speculation import Off, Schedule
+from dflash_controller.engines.checks import shape_problems, speculation_problems
+from dflash_controller.engines.flags import Flag, literal, merge, parsed, variables
+from dflash_controller.engines.hardware import Generation, generation, latent_attention
+from dflash_controller.engines.protocol import Dialect, Launch, LaunchRequest, Probes
+from dflash_controller.engines.releases import version
+from dflash_controller.engines.sglang.limits import (
+    DP_ATTENTION,
+    DRAFT_BACKEND,
+    GUARD,
+    LORA,
+    OWNED,
+    RELEASES,
+    RENAMED,
+    STRATEGY,
+    TARGET_BACKEND,
+    extra_problems,
+    usable,
+)
+
+_DIST_INIT_PORT = 20000
+_DECODE_LOG_INTERVAL = 20
+_PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
+
+
+class SGLang:
+    """SGLang from 0.5.14 on."""
+
+    name = "sglang"
+    default_port = 30000
+
+    def dialect(self, version: str) -> Dialect | Problem:
+        """See Engine."""
+        return RELEASES.dialect(version)
+
+    def owned_flags(self) -> frozenset[str]:
+        """See Engine."""
+        return frozenset(OWNED)
+
+    def probes(self, release: str) -> Probes:
+        """``/health`` waits for a scheduler step (1 s at least, 20 s at most). ``/ready`` (0.5.20) also fails while draining or paused.
+
+        Ranks above 0 serve a ``/health`` that is always 200.
+        """
+        ready = "/ready" if version(release) >= version("0.5.20") else "/health"
+        return Probes(startup="/health", readiness=ready, liveness="/health", worker="/health", timeout_s=25)
+
+    def problems(self, request: LaunchRequest) -> Sequence[Problem]:
+        """See Engine."""
+        dialect = self.dialect(request.release)
+        if isinstance(dialect, Problem):
+            return [dialect]
+        problems = [*shape_problems(request), *GUARD.problems(request.extra_args)]
+        if isinstance(request.speculation, Schedule):
+            message = "SGLang has no schedule of block sizes in any release"
+            return [*problems, Problem("spec.tuning.actuator", message, "Use Restart, or vLLM 0.26.0 or later.")]
+        if broken := list(speculation_problems(request)):
+            return [*problems, *broken]
+        return [*problems, *extra_problems(request)]
+
+    def launch(self, request: LaunchRequest) -> Launch:
+        """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""
+        if problems := self.problems(request):
+            raise ValueError("; ".join(map(str, problems)))
+        recommended, extra = _recommended(request), _current_names(_without_drafter(request, parsed(request.extra_args)))
+        defaults = _defaults(request)
+
+        def args(rank: str) -> tuple[str, ...]:
+            return merge(_owned(request, rank), defaults=defaults, recommended=recommended, extra=extra)
+
+        return Launch(
+            command=("python3", "-m", "sglang.launch_server"),
+            args=args("0"),
+            worker_args=args("$(LWS_WORKER_INDEX)") if request.nodes > 1 else (),
+            env=_environment(request, {flag.name for flag in extra}),
+        )
+
+
+def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
+    flags = [Flag("--model-path", literal(request.target.model))]
+    if request.target.revision:
+        flags.append(Flag("--revision", literal(request.target.revision)))
+    flags += [
+        Flag("--served-model-name", literal(request.served_model_name)),
+        Flag("--host", "0.0.0.0"),
+        Flag("--port", str(request.port)),
+        Flag("--tp-size", str(request.tensor_parallel)),
+    ]
+    if request.nodes > 1:
+        address = f"$(LWS_LEADER_ADDRESS):{_DIST_INIT_PORT}"
+        flags += [Flag("--nnodes", str(request.nodes)), Flag("--node-rank", rank), Flag("--dist-init-addr", address)]
+    if not isinstance(request.speculation, Off):
+        flags += [Flag("--speculative-algorithm", "DFLASH"), Flag("--speculative-draft-model-path", literal(request.drafter.model))]
+        if request.drafter.revision:
+            flags.append(Flag("--speculative-draft-model-revision", literal(request.drafter.revision)))
+        flags.append(Flag("--speculative-num-draft-tokens", str(request.speculation.max_block_size)))
+    # unset, DFlash resets --max-running-requests to 48; verify graphs are captured by number of requests
+    flags += [
+        Flag("--max-running-requests", str(request.max_concurrency)),
+        Flag("--cuda-graph-max-bs-decode", str(request.max_concurrency)),
+        Flag("--enable-metrics"),
+    ]
+    if request.metric_labels:
+        labels = json.dumps(dict(sorted(request.metric_labels.items())), separators=(",", ":"), ensure_ascii=False)
+        flags.append(Flag("--extra-metric-labels", literal(labels)))
+    return flags
+
+
+def _defaults(request: LaunchRequest) -> list[Flag]:
+    """What the drafters' authors measured, by GPU. Targets with latent attention keep SGLang's own choice of back end."""
+    flags = [Flag("--decode-log-interval", str(_DECODE_LOG_INTERVAL))]
+    backends = {Generation.BLACKWELL: ("trtllm_mha", "fa4"), Generation.HOPPER: ("fa3", "fa3")}.get(generation(request.gpu_product))
+    if backends and not latent_attention(request):
+        flags.append(Flag(TARGET_BACKEND, backends[0]))
+    if backends and not isinstance(request.speculation, Off):
+        flags.append(Flag(DRAFT_BACKEND, backends[1]))
+    if request.hybrid_target:
+        flags.append(Flag(STRATEGY, "extra_buffer"))
+    return flags
+
+
+def _recommended(request: LaunchRequest) -> list[Flag]:
+    """Recommended flags under this release's names, without the operator's own and those of no use here."""
+    flags = _current_names(parsed(request.recommended_args))
+    return _without_drafter(request, [flag for flag in flags if flag.name not in OWNED and usable(flag, request)])
+
+
+def _current_names(flags: Sequence[Flag]) -> list[Flag]:
+    return [Flag(RENAMED.get(flag.name, flag.name), flag.value) for flag in flags]
+
+
+def _without_drafter(request: LaunchRequest, flags: list[Flag]) -> list[Flag]:
+    """Flags about the drafter mean nothing while speculation is off."""
+    return [flag for flag in flags if not (isinstance(request.speculation, Off) and flag.name.startswith("--speculative-"))]
+
+
+def _environment(request: LaunchRequest, extra: set[str]) -> dict[str, str]:
+    env = variables(request.recommended_args)
+    if isinstance(request.speculation, Off) or extra.intersection(LORA):
+        env.pop(_PLAN_STREAM, None)  # LoRA with DFlash refuses it (0.5.19)
+    if extra.intersection(DP_ATTENTION) and not isinstance(request.speculation, Off):
+        env["SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"] = "0"  # DFlash with DP attention demands it (0.5.23)
+    return env

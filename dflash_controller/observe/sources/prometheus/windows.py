@@ -1,0 +1,71 @@
+"""Windows of the whole fleet from Prometheus: one query a series, whatever the number of deployments and pods."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping
+
+from dflash_controller.observe.pipeline.series import Cell, Series, Window
+from dflash_controller.observe.sources.prometheus import promql
+from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, Row
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+class FleetWindows:
+    """Asks for the increase of series over a window that ends now."""
+
+    def __init__(self, client: Prometheus, matcher: Mapping[str, str], parallel: int = 4) -> None:
+        self._client = client
+        self._matcher = matcher
+        self._parallel = parallel
+
+    async def ask(self, presence: str, series: Iterable[Series], window_s: float) -> dict[PodName, Window]:
+        """A window for each pod that exports ``presence``. Raises PrometheusError where one query fails: half the series would be wrong."""
+        wanted = tuple(series)
+        slots = asyncio.Semaphore(self._parallel)
+        queries = [promql.movement(one, window_s, self._matcher) for one in wanted]
+        queries.append(promql.coverage(presence, window_s, self._matcher))
+        queries.append(promql.age(presence, self._matcher))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._ask(query, slots)) for query in queries]
+        except ExceptionGroup as failures:
+            raise _only_prometheus(failures) from None
+        *moved, covered, ages = (task.result() for task in tasks)
+        deltas: dict[PodName, dict[Cell, float]] = {}
+        levels: dict[PodName, dict[Cell, float]] = {}
+        for one, rows in zip(wanted, moved, strict=True):
+            into = levels if one.gauge else deltas
+            for row in rows:
+                cell = Cell(one.quantity, row.labels.get(one.by, "") if one.by else "")
+                into.setdefault(_pod(row), {})[cell] = row.value
+        newest = {_pod(row): row.value for row in ages}
+        return {
+            _pod(row): Window(
+                seconds=min(row.value, window_s),
+                deltas=deltas.get(_pod(row), {}),
+                levels=levels.get(_pod(row), {}),
+                age_s=newest.get(_pod(row), 0.0),
+            )
+            for row in covered
+        }
+
+    async def _ask(self, query: str, slots: asyncio.Semaphore) -> list[Row]:
+        """Rows that are finite: a NaN is no number, and certainly not zero."""
+        async with slots:
+            return [row for row in await self._client.query(query) if math.isfinite(row.value)]
+
+
+def _pod(row: Row) -> PodName:
+    return row.labels.get("namespace", ""), row.labels.get("pod", "")
+
+
+def _only_prometheus(failures: ExceptionGroup) -> PrometheusError:
+    """The first failure; the group is raised on where something else failed too."""
+    first = failures.exceptions[0]
+    if not isinstance(first, PrometheusError) or failures.split(PrometheusError)[1] is not None:
+        raise failures
+    return first

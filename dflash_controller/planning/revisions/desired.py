@@ -1,0 +1,85 @@
+"""Which revision the spec asks for.
+
+Two keys: the *intent* is the user's inputs without speculation, the *revision* is the intent with the speculation in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_controller.api import defaults
+from dflash_controller.api.inputs import revision_inputs
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.speculation import Speculation
+from dflash_controller.api.types import Spec
+from dflash_controller.engines.resolved import Resolved
+from dflash_controller.planning.revisions.drafter_health import collapsed, switched_off
+from dflash_controller.planning.revisions.revision import Origin, Record, State
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A revision that is still to be stored."""
+
+    inputs: Mapping[str, Any]
+    block_size_as_written: int | None
+    speculation: Speculation
+    resolved: Resolved
+
+
+def stable_record(records: Sequence[Record]) -> Record | None:
+    """The Stable revision with the highest number: a promotion that was cut short leaves an older one marked Stable too."""
+    return max((record for record in records if record.state is State.STABLE), key=lambda record: record.number, default=None)
+
+
+def wanted_revision(
+    spec: Spec, records: Sequence[Record], resolve: Callable[[Resolved | None], Resolved | list[Problem]]
+) -> Record | Draft | list[Problem]:
+    """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
+
+    An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
+    or engine changed has failed at every block size, so its failed revision stands for it; what the tuner tried says nothing of it.
+    ``resolve`` is given the revision in force unless ``restartId`` changed, so that a newer default does not ride along with a change made
+    for another reason.
+    """
+    inputs = revision_inputs(spec)
+    stable = stable_record(records)
+    alike = sorted((record for record in records if record.same_intent(inputs)), key=lambda record: record.number, reverse=True)
+    if alike:
+        resolved = alike[0].resolved
+    else:
+        restarted = stable is not None and stable.inputs.get("restartId") != inputs.get("restartId")
+        outcome = resolve(None if stable is None or restarted else stable.resolved)
+        if not isinstance(outcome, Resolved):
+            return outcome
+        resolved = outcome
+    failed = next((record for record in alike if record.state is State.FAILED and _blames_intent(record)), None)
+    if failed is not None and stable is not None and not stable.same_intent(inputs):
+        return failed
+    speculation = effective_speculation(spec, resolved.trained_block_size, stable)
+    same = next((record for record in alike if record.speculation == speculation), None)
+    return same or Draft(inputs, spec.block_size, speculation, resolved)
+
+
+def _blames_intent(record: Record) -> bool:
+    """What the tuner tried in vain was a block size; a drafter that collapsed does so at every one."""
+    return record.origin != Origin.TUNER or collapsed(record)
+
+
+def effective_speculation(spec: Spec, trained_block_size: int, stable: Record | None) -> Speculation:
+    """The speculation the spec asks for, given what is in force.
+
+    Tuning Off: an explicit ``blockSize`` is law. Advise and Auto: it counts at creation, and whenever it differs from the value
+    recorded in the stable revision; otherwise what is in force stays, so that a change of mode never changes a running engine.
+    """
+    tuned = defaults.effective_tuning(spec, trained_block_size).mode != "Off"
+    if spec.block_size is not None and (stable is None or not tuned or spec.block_size != stable.block_size_as_written):
+        return defaults.speculation_of(spec.block_size)
+    if stable is not None and switched_off(stable) and not stable.same_intent(revision_inputs(spec)):
+        # It was the drafter before that collapsed.
+        return defaults.speculation_of(defaults.block_size(spec, trained_block_size))
+    if stable is not None and stable.speculation.max_block_size <= trained_block_size:
+        return stable.speculation
+    return defaults.speculation_of(defaults.block_size(spec, trained_block_size))

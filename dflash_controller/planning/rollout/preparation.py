@@ -1,0 +1,57 @@
+"""What has to happen before a replica is taken for a candidate: its weights are on the nodes, and stable has answered the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.defaults import RolloutPolicy
+from dflash_controller.api.types import Spec
+from dflash_controller.model.probe import ProbeRequest
+from dflash_controller.planning.revisions.revision import Record
+from dflash_controller.planning.rollout.probe import reference_wanted
+from dflash_controller.planning.state.prefetch_progress import State, progress
+from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.render.prefetch import prefetch_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is waited for. ``stalls``: it will not come by itself."""
+
+    reason: Reason
+    message: str
+    stalls: bool = False
+    probe: ProbeRequest | None = None
+    jobs: tuple[Mapping[str, Any], ...] = ()
+
+
+def prepare(
+    situation: Situation, spec: Spec, policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool
+) -> Waiting | None:
+    """None when a replica may be taken."""
+    jobs = _jobs(situation, spec, stable, candidate)
+    found = progress(jobs, situation.snapshot.others, situation.snapshot.pods)
+    if found.state is State.FAILED:
+        return Waiting(Reason.PREFETCH_FAILED, found.message, stalls=True, jobs=tuple(jobs))
+    if found.state is State.RUNNING:
+        return Waiting(Reason.PREFETCHING, found.message, jobs=tuple(jobs))
+    if not concurrent and (request := reference_wanted(situation, policy, stable)):
+        message = f"{stable.name} answers the probe's prompts before it stops, to compare {candidate.name} with"
+        return Waiting(Reason.TAKING_REFERENCE, message, probe=request)
+    return None
+
+
+def _jobs(situation: Situation, spec: Spec, stable: Record, candidate: Record) -> list[Mapping[str, Any]]:
+    """None where the nodes hold the weights already: the same models from the same place."""
+    before, after = stable.resolved, candidate.resolved
+    same_place = stable.inputs.get("storage") == candidate.inputs.get("storage")
+    if same_place and (before.target, before.drafter) == (after.target, after.drafter):
+        return []
+    key = situation.snapshot.key
+    serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
+    nodes = sorted({pod.node for pod in situation.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes))

@@ -1,0 +1,76 @@
+"""What keeps engine pods from serving: named by the first pod, or by the workload that cannot make one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_controller.api.conditions import Reason
+from dflash_controller.model.snapshot import Object, Pod
+from dflash_controller.planning.replicas.count import engines, revision_of
+from dflash_controller.planning.state.reconcile_state import Situation
+
+HOPELESS_RESTARTS = 5
+"""With the kubelet's back-off some five minutes of an engine that dies at once."""
+
+_FAILURES = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """``hopeless``: waiting does not mend it. The message holds no number that moves on while the trouble lasts: a change is a write."""
+
+    reason: Reason
+    message: str
+    hopeless: bool = False
+
+
+def trouble(situation: Situation, revision: str | None = None) -> Trouble | None:
+    """The first trouble of a revision, or of all of them."""
+    for workload in situation.snapshot.workloads:
+        if revision in (None, revision_of(workload)) and (refused := _condition(workload, "ReplicaFailure", "True")):
+            return Trouble(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot make pods: {refused}", hopeless=True)
+    pods = sorted(engines(situation.snapshot.pods), key=lambda pod: pod.name)
+    found = [pod for pod in pods if revision in (None, pod.revision) and not pod.terminating and (pod.unschedulable or failing(pod))]
+    return _of_pod(max(found, key=lambda pod: pod.restarts)) if found else None
+
+
+def deadline_exceeded(situation: Situation, revision: str) -> bool:
+    """The workload made no progress within its start-up budget."""
+    return any(
+        _condition(workload, "Progressing", "False", "ProgressDeadlineExceeded") is not None
+        for workload in situation.snapshot.workloads
+        if revision_of(workload) == revision
+    )
+
+
+def failing(pod: Pod) -> bool:
+    """Something went wrong with it, unlike a pod that still loads."""
+    return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or pod.waiting_reason in _FAILURES)
+
+
+def _of_pod(pod: Pod) -> Trouble:
+    if pod.unschedulable:
+        scarce = "Insufficient " in pod.unschedulable
+        return Trouble(
+            Reason.INSUFFICIENT_ACCELERATORS if scarce else Reason.UNSCHEDULABLE, f"No node takes pod {pod.name}: {pod.unschedulable}"
+        )
+    state = pod.waiting_reason or ("keeps restarting" if pod.restarts else pod.phase)
+    words = f": {pod.message}" if pod.message and pod.message != state else ""
+    return Trouble(Reason.ENGINE_FAILING, f"Pod {pod.name}: {state}{words}", hopeless=pod.restarts >= HOPELESS_RESTARTS)
+
+
+def _condition(workload: Object, type: str, status: str, reason: str | None = None) -> str | None:
+    """The message of a workload's condition, where it has that status (and reason)."""
+    for item in (workload.get("status") or {}).get("conditions") or ():
+        if item.get("type") == type and item.get("status") == status and reason in (None, item.get("reason")):
+            return str(item.get("message") or item.get("reason"))
+    return None

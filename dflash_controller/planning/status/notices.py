@@ -1,0 +1,92 @@
+"""Things worth knowing that are not wrong: they change no condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash_controller.api.conditions import Reason, shorten
+from dflash_controller.model.snapshot import Object
+from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.revisions import operations
+from dflash_controller.planning.revisions.revision import Record
+from dflash_controller.planning.state.reconcile_state import Situation
+
+
+def notices(situation: Situation) -> list[dict[str, str]]:
+    """At most one per reason, in a fixed order."""
+    target = situation.target
+    found: list[tuple[Reason, str]] = []
+    if target is not None:
+        resolved = target.resolved
+        loose = [what for what, model in (("target", resolved.target), ("drafter", resolved.drafter)) if not model.pinned]
+        if loose:
+            fields = " and ".join(f"spec.{what}.revision" for what in loose)
+            found.append(
+                (Reason.REVISION_NOT_PINNED, f"Replicas may load different weights once a branch moves. Set {fields} to a 40-digit commit")
+            )
+        if not resolved.tested:
+            found.append(
+                (
+                    Reason.ENGINE_RELEASE_UNTESTED,
+                    f"{resolved.engine} {resolved.version} gets the command line of {resolved.dialect}, the nearest older release tested",
+                )
+            )
+        if newer := _newer_defaults(situation, target):
+            found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
+    name = operations.pin(situation.deployment)
+    if name and situation.pin is None:
+        found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
+    if ignored := _ignored(situation):
+        found.append((Reason.ANNOTATION_IGNORED, ignored))
+    if changed := foreign_template_keys(situation):
+        found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
+    return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
+
+
+def _ignored(situation: Situation) -> str | None:
+    """Operations that do nothing, which whoever asked for them ought to know. One that has done its work is not among them."""
+    kept = {record.name for record in situation.records}
+    annotations = situation.deployment["metadata"].get("annotations") or {}
+    said = []
+    for operation, key in operations.OPERATIONS.items():
+        name = annotations.get(key)
+        if name and name not in kept:
+            said.append(f"{key} names {name}, which is not kept")
+        elif situation.candidate is not None and name == situation.candidate.name and operation in situation.candidate.trial.disregards:
+            said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
+    return "; ".join(said) or None
+
+
+def _newer_defaults(situation: Situation, target: Record) -> str | None:
+    """Only defaults that the user left to the operator count."""
+    written: Mapping[str, Any] = target.inputs.get("engine") or {}
+    engine, runs, today = target.resolved.engine, target.resolved, situation.context.defaults
+    version = str(written.get("version") or today.versions[engine])
+    image = str(written.get("image") or today.images[engine].replace("{version}", version))
+    if (version, image) == (runs.version, runs.image):
+        return None
+    return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
+
+
+def foreign_template_keys(situation: Situation) -> list[str]:
+    """Annotations, labels and containers in a live pod template that its revision does not have (``kubectl rollout restart`` adds one)."""
+    templates = {record.hash: _template(record.workload) for record in situation.records}
+    found = []
+    for workload in situation.snapshot.workloads:
+        ours, live = templates.get(revision_of(workload)), _template(workload)
+        if ours is None or live is None:
+            continue
+        for field in ("annotations", "labels"):
+            extra = set((live.get("metadata") or {}).get(field) or {}) - set((ours.get("metadata") or {}).get(field) or {})
+            found += [f"{workload['metadata']['name']} {field} {key}" for key in sorted(extra)]
+        containers = {item["name"] for item in live["spec"]["containers"]} - {item["name"] for item in ours["spec"]["containers"]}
+        found += [f"{workload['metadata']['name']} container {name}" for name in sorted(containers)]
+    return found
+
+
+def _template(workload: Object) -> Mapping[str, Any] | None:
+    """The template of the pods that serve."""
+    spec = workload["spec"]
+    template: Mapping[str, Any] | None = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate")
+    return template

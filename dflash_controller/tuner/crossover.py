@@ -1,0 +1,47 @@
+"""The load at which two block sizes are equally fast: there the choice turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dflash_controller.tuner.acceptance import Acceptance
+from dflash_controller.tuner.steps import StepTimes
+
+_PER_DOUBLING = 4
+_BISECTIONS = 12
+
+
+def crossover(speeds: Mapping[int, float], acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
+    """Requests per replica at which the two fastest arms change places, as predicted; the one nearest to the load ``near`` where there are
+    several. None where one of them is faster at all loads that the engine serves, from 1 to ``up_to`` requests, or there is only one.
+
+    ``speeds``: predicted tokens per second by arm, at the loads of now.
+    """
+    best = sorted(speeds, key=lambda arm: speeds[arm], reverse=True)[:2]
+    return between(best[0], best[1], acceptance, steps, up_to, near) if len(best) == 2 else None
+
+
+def between(one: int, other: int, acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
+    """The same for two arms, from 1 to ``up_to`` requests."""
+
+    def lead(log_load: float) -> float:
+        load = math.exp(log_load)
+        return fixed + math.log(steps.seconds(other, load) / steps.seconds(one, load))
+
+    fixed = math.log(acceptance.length(one).value / acceptance.length(other).value)
+    pieces = max(1, math.ceil(_PER_DOUBLING * math.log2(max(up_to, 1))))
+    places = [math.log(max(up_to, 1)) * piece / pieces for piece in range(pieces + 1)]
+    ahead = [lead(place) > 0 for place in places]
+    turns = [place for place in range(pieces) if ahead[place] != ahead[place + 1]]
+    if not turns:
+        return None
+    turn = min(turns, key=lambda place: abs((places[place] + places[place + 1]) / 2 - math.log(max(near, 1e-3))))
+    low, high = places[turn], places[turn + 1]
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if (lead(middle) > 0) == ahead[turn]:
+            low = middle
+        else:
+            high = middle
+    return round(math.exp((low + high) / 2), 2)

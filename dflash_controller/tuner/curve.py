@@ -1,0 +1,84 @@
+"""A curve that never falls, through points in logarithmic scales."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from dflash_controller.tuner.shape import log_cost
+
+GAP_DOUBLINGS = 1.5
+"""Above, the chord between neighbours is no longer taken for the curve."""
+FLAT = 32
+"""Below this part of the knee computing is 3 % of a step, and there is nothing left to be wrong about."""
+END_DOUBLINGS = 1.0
+"""The slope at an end is taken over this distance at least: between close points it would be their noise."""
+
+
+class Curve:
+    """log s over T. Nodes are the points after isotonic regression (a bigger step cannot be faster: a fall is noise)."""
+
+    def __init__(self, points: Iterable[tuple[float, float, float]], knee: float) -> None:
+        """``points``: (T, log s, weight), at least one. ``knee``: of the usual shape, see ``shape``. Raises ValueError without points."""
+        merged: dict[float, tuple[float, float]] = {}
+        for tokens, log_s, weight in points:
+            total, mean = merged.get(tokens, (0.0, 0.0))
+            merged[tokens] = (total + weight, mean + (log_s - mean) * weight / (total + weight))
+        if not merged:
+            raise ValueError("a curve needs a point")
+        self.tokens = sorted(merged)
+        self.logs = _never_falling([(merged[tokens][1], merged[tokens][0]) for tokens in self.tokens])
+        self._knee = knee
+
+    def at(self, tokens: float) -> float:
+        """log s. Between nodes the chord; where they are far apart, the mean of the chord and of a straight line in T and s, since the one
+        lies above the usual shape and the other below what a mixture of experts shows. Beyond the ends, a slope that is the mean of the
+        curve's own there and of the usual shape's."""
+        xs, ys = self.tokens, self.logs
+        if tokens <= xs[0]:
+            return ys[0] + self._beyond(xs[0], tokens, self._end_slope(0))
+        if tokens >= xs[-1]:
+            return ys[-1] + self._beyond(xs[-1], tokens, self._end_slope(-1))
+        right = bisect_left(xs, tokens)
+        x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
+        chord = y0 + (y1 - y0) * math.log(tokens / x0) / math.log(x1 / x0)
+        if math.log2(x1 / x0) <= GAP_DOUBLINGS:
+            return chord
+        return (chord + y0 + math.log1p(math.expm1(y1 - y0) * (tokens - x0) / (x1 - x0))) / 2
+
+    def distance(self, tokens: float) -> float:
+        """How far (doublings) the curve is taken beyond what was seen: from the nearest end, or into a gap that is too wide for a chord."""
+        xs = self.tokens
+        if tokens >= xs[-1]:
+            return math.log2(tokens / xs[-1])
+        if tokens <= xs[0]:
+            return max(0.0, math.log2(xs[0] / max(tokens, self._knee / FLAT)))
+        right = bisect_left(xs, tokens)
+        return max(0.0, math.log2(min(tokens / xs[right - 1], xs[right] / tokens)) - GAP_DOUBLINGS / 2)
+
+    def _beyond(self, end: float, tokens: float, own: float | None) -> float:
+        usual = log_cost(tokens, self._knee) - log_cost(end, self._knee)
+        return usual if own is None else (own * math.log(tokens / end) + usual) / 2
+
+    def _end_slope(self, end: int) -> float | None:
+        """None where all nodes are close together. At most 1: computation grows with tokens, and what rises faster is a jump, which does
+        not go on."""
+        x, y = self.tokens[end], self.logs[end]
+        others = list(zip(self.tokens, self.logs, strict=True))
+        if end == -1:
+            others.reverse()
+        far = next((node for node in others[1:] if abs(math.log2(node[0] / x)) >= END_DOUBLINGS), None)
+        return None if far is None else min(1.0, (far[1] - y) / math.log(far[0] / x))
+
+
+def _never_falling(values: list[tuple[float, float]]) -> list[float]:
+    """The closest sequence that never falls, by weighted least squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in values:
+        size = 1
+        while blocks and blocks[-1][0] > value:
+            before, mass, count = blocks.pop()
+            value, weight, size = (value * weight + before * mass) / (weight + mass), weight + mass, size + count
+        blocks.append((value, weight, size))
+    return [value for value, _, size in blocks for _ in range(size)]

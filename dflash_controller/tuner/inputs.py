@@ -1,0 +1,65 @@
+"""All that a decision was made from, as JSON: what the log line of a decision holds, and what ``policy.replay`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dflash_controller.api.defaults import TuningPolicy
+from dflash_controller.api.speculation import parse_speculation
+from dflash_controller.tuner.acceptance import Decay
+from dflash_controller.tuner.decision import Change, Circumstances
+from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.priors import Prior
+from dflash_controller.tuner.steps import Limits, StepPrior
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is decided upon."""
+
+    circumstances: Circumstances
+    learned: Learned
+    prior: Prior
+    limits: Limits
+
+    def to_json(self) -> dict[str, Any]:
+        circumstances = self.circumstances
+        return {
+            "circumstances": {
+                **{name: getattr(circumstances, name) for name in _PLAIN},
+                "policy": {**asdict(circumstances.policy), "block_sizes": list(circumstances.policy.block_sizes)},
+                "speculation": circumstances.speculation.to_json(),
+                "changes": [[change.at_s, change.block, change.kept] for change in circumstances.changes],
+            },
+            "learned": self.learned.to_json(),
+            "prior": {
+                "kneeTokens": self.prior.steps.knee_tokens,
+                "offRatio": self.prior.steps.off_ratio,
+                "decay": [self.prior.decay.mean, self.prior.decay.sigma],
+            },
+            "limits": {"tokens": list(self.limits.tokens), "concurrency": list(self.limits.concurrency)},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Question:
+        """The inverse. Raises KeyError, TypeError or ValueError on anything else."""
+        told = data["circumstances"]
+        policy = told["policy"]
+        circumstances = Circumstances(
+            policy=TuningPolicy(**{**policy, "block_sizes": tuple(policy["block_sizes"])}),
+            speculation=parse_speculation(told["speculation"]),
+            changes=tuple(Change(*entry) for entry in told["changes"]),
+            **{name: told[name] for name in _PLAIN if name in told},
+        )
+        prior, limits = data["prior"], data["limits"]
+        return Question(
+            circumstances,
+            Learned.from_json(data["learned"]),
+            Prior(StepPrior(prior["kneeTokens"], prior["offRatio"]), Decay(*prior["decay"])),
+            Limits(tuple(limits["tokens"]), tuple(limits["concurrency"])),
+        )
+
+
+_PLAIN = tuple(name for name in Circumstances.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))

@@ -1,0 +1,243 @@
+"""What a deployment has shown so far: one ``Learner`` each, fed with stretches and with the tuner's own decisions.
+
+Plain state without clock or I/O. The caller feeds ``take`` with what the engines did and ``note`` with what was decided at every look, and
+asks ``learned`` in between; ``to_json`` is what a restart of the operator must not lose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import mean, stdev
+from typing import Any
+
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.tuner.acceptance import decay_between
+from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.learned import Learned, Seen
+from dflash_controller.tuner.point_pools import Pools
+from dflash_controller.tuner.priors import Priors
+from dflash_controller.tuner.prompt_length import Context
+from dflash_controller.tuner.regret import DAY_S, Ledger
+from dflash_controller.tuner.speeds import Speeds
+from dflash_controller.tuner.steps import OFF, Limits, StepPrior, StepTimes
+from dflash_controller.tuner.window import KEPT_S, Usual, Window
+
+__all__ = ["Learned", "Learner"]
+
+KEPT_DECAYS = 8
+SETTLING_S = 1200.0
+"""For which a block must have served before and after a change, to tell a decay: a few minutes of traffic differ by more than blocks do."""
+ACCEPTANCE_S = 300.0
+SAME_TRAFFIC_S = 3600.0
+"""Lengths of two blocks that are no farther apart are taken for one traffic's."""
+CHECKED = 10
+"""Stretches at a new block before its step time is held against what was predicted."""
+SIGMAS = 2.0
+KEPT_MISSES = 4
+GAIN = "gainPercent"
+"""Prefix of the numbers of a decision that say each arm's gain, with the block after it."""
+
+
+_Settled = tuple[int, float, float, float]
+"""A block, since when it serves, until when, and its acceptance length, which follows the window slowly."""
+
+
+class Learner:
+    """Of one deployment. ``prior`` and ``limits`` serve to say whether a change of block brought what was predicted."""
+
+    def __init__(self, prior: StepPrior | None = None, limits: Limits | None = None) -> None:
+        self._prior = prior or Priors.load().prior().steps
+        self._limits = limits or Limits()
+        self._pools = Pools()
+        self._context = Context()
+        self._window = Window()
+        self._doubted = Window()
+        self._speeds = Speeds()
+        self._usual = Usual()
+        self._drafted: Seen | None = None
+        self._decays: deque[float] = deque(maxlen=KEPT_DECAYS)
+        self._settled: _Settled | None = None
+        self._left: _Settled | None = None
+        self._ledger = Ledger()
+        self._misses: deque[tuple[float, int]] = deque(maxlen=KEPT_MISSES)
+        self._model_error = 0.0
+        self._before: tuple[int, StepTimes] | None = None
+        self._missed: list[tuple[float, float]] = []
+
+    def take(self, stretches: Iterable[Stretch], now_s: float) -> None:
+        """Stretches of any pods, each once. Those from the future, or with impossible figures, are left out."""
+        for stretch in stretches:
+            if stretch.at_s > now_s + 1 or now_s - stretch.at_s > 30 * DAY_S or not _possible(stretch) or not stretch.served:
+                continue
+            load = stretch
+            if stretch.doubted:
+                load = replace(stretch, concurrency=0.0)
+                self._doubted.add(load)
+            self._window.add(load)
+            self._usual.add(load)
+            if self._context.take(stretch.at_s, stretch.requests, stretch.context):
+                self._pools.renew(stretch.at_s)
+                self._before, self._missed = None, []
+            if not stretch.unfit and load.concurrency > 0 and stretch.step_s > 0:
+                self._check(stretch)
+                self._pools.add(stretch.at_s, stretch.block, stretch.concurrency, stretch.step_s)
+                self._speeds.add(stretch)
+        self._accept(now_s)
+
+    def note(self, decision: Decision, now_s: float) -> None:
+        """What was decided at this look; call it once after each ``policy.decide``. Only decisions that weighed arms count."""
+        numbers = decision.numbers
+        block = int(numbers.get("block", 0))
+        if not block or "costSeconds" not in numbers:
+            return
+        gains = {int(key[len(GAIN) :]): float(value) for key, value in numbers.items() if key.startswith(GAIN) and key != GAIN}
+        asked = decision.change_to.max_block_size if decision.change_to is not None else None
+        log_gains = {arm: math.log1p(max(-99.0, percent) / 100) for arm, percent in gains.items()}
+        self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), asked)
+        if asked is not None:
+            points = self._pools.points()
+            self._before = (asked, StepTimes(points, self._prior, self._limits)) if points else None
+            self._missed = []
+
+    def learned(self, now_s: float, window_s: float = 300.0) -> Learned:
+        """The snapshot. ``window_s``: of the policy; at most six hours."""
+        span_s = min(window_s, KEPT_S)
+        window = self._window.over(now_s, span_s)
+        recent = [block for at_s, block in self._misses if now_s - at_s < DAY_S]
+        return Learned(
+            self._pools.points(),
+            window.loads,
+            self._usual.loads(),
+            window.acceptance,
+            self._drafted,
+            tuple(self._decays),
+            window.stretches,
+            len(recent),
+            recent[-1] if recent else 0,
+            round(self._model_error, 4),
+            self._ledger.past(now_s),
+            self._doubted.over(now_s, span_s).stretches,
+            self._speeds.over(now_s, span_s, window.acceptance),
+        )
+
+    @property
+    def epoch(self) -> int:
+        """How often step times have changed lastingly at the same block and load, or the mean context has."""
+        return self._pools.epoch
+
+    def _accept(self, now_s: float) -> None:
+        """Remember the acceptance that was seen last, and learn a decay after each change from one block to another."""
+        seen = self._window.over(now_s, ACCEPTANCE_S).acceptance
+        if not seen:
+            return
+        self._drafted = main = max(seen, key=lambda found: found.steps)
+        if self._settled is None or self._settled[0] != main.block:
+            self._left, self._settled = self._settled, (main.block, now_s, now_s, main.length)
+            return
+        block, since_s, at_s, length = self._settled
+        length += (main.length - length) * -math.expm1(-(now_s - at_s) / SETTLING_S)
+        self._settled = block, since_s, now_s, length
+        if self._left is None or now_s - since_s < SETTLING_S:
+            return
+        other, other_since_s, other_at_s, other_length = self._left
+        self._left = None
+        if since_s - other_at_s <= SAME_TRAFFIC_S and other_at_s - other_since_s >= SETTLING_S:
+            self._decays.append(round(decay_between(other_length, other, length, block), 5))
+
+    def _check(self, stretch: Stretch) -> None:
+        if self._before is None or stretch.block != self._before[0]:
+            return
+        predicted = self._before[1].at(stretch.block, stretch.concurrency)
+        self._missed.append((math.log(stretch.step_s) - predicted.log, predicted.log_sigma))
+        if len(self._missed) < CHECKED:
+            return
+        misses = [miss for miss, _ in self._missed]
+        error = mean(misses)
+        sigma = math.hypot(mean(sigma for _, sigma in self._missed), stdev(misses) / math.sqrt(len(misses)))
+        self._model_error = error
+        if abs(error) > SIGMAS * sigma:
+            self._misses.append((stretch.at_s, stretch.block))
+        else:
+            self._misses.clear()
+        self._before, self._missed = None, []
+
+    def to_json(self) -> dict[str, Any]:
+        """At most 8 KiB. The window is left out: it fills again in minutes. A check that was under way is dropped."""
+        return {
+            "v": 1,
+            "pools": self._pools.to_json(),
+            "earlier": self._pools.earlier_to_json(),
+            "context": self._context.to_json(),
+            "usual": [round(self._usual.at_s), [[place, round(seconds)] for place, seconds in sorted(self._usual.seconds.items())]],
+            "drafted": self._drafted.to_json() if self._drafted else None,
+            "decays": list(self._decays),
+            "settled": list(self._settled) if self._settled else None,
+            "left": list(self._left) if self._left else None,
+            "ledger": self._ledger.to_json(),
+            "misses": [list(miss) for miss in self._misses],
+            "modelError": self._model_error,
+            "epoch": self._pools.epoch,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any] | None, prior: StepPrior | None = None, limits: Limits | None = None) -> Learner:
+        """The inverse. An empty learner where there is nothing, or nothing sound: what is learned can be learned again."""
+        if data is None:
+            return Learner(prior, limits)
+        try:
+            return _restored(data, prior, limits)
+        except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError):
+            return Learner(prior, limits)
+
+
+def _restored(data: Mapping[str, Any], prior: StepPrior | None, limits: Limits | None) -> Learner:
+    _finite(data)
+    if data["v"] != 1:
+        raise ValueError("another version")
+    learner = Learner(prior, limits)
+    learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()))
+    learner._context = Context.from_json(data.get("context"))
+    learner._pools.epoch = int(data["epoch"])
+    learner._usual.at_s = float(data["usual"][0])
+    learner._usual.seconds = {int(place): float(seconds) for place, seconds in data["usual"][1]}
+    if data["drafted"]:
+        learner._drafted = Seen.from_json(data["drafted"])
+    learner._decays.extend(float(decay) for decay in data["decays"])
+    learner._settled, learner._left = _settled(data["settled"]), _settled(data["left"])
+    learner._ledger = Ledger.from_json(data["ledger"])
+    learner._misses.extend((float(at_s), int(block)) for at_s, block in data["misses"])
+    learner._model_error = float(data["modelError"])
+    learner.learned(0.0)  # What it cannot show it cannot use either.
+    return learner
+
+
+def _settled(data: Any) -> _Settled | None:
+    if not data:
+        return None
+    block, since_s, at_s, length = data
+    if not 1 <= length <= block:
+        raise ValueError(f"acceptance length {length} is impossible at block {block}")
+    return int(block), float(since_s), float(at_s), float(length)
+
+
+def _finite(value: Any) -> None:
+    """Raises ValueError where a number is not finite, however deep."""
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _finite(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _finite(inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is not finite")
+
+
+def _possible(stretch: Stretch) -> bool:
+    figures = (
+        *(stretch.at_s, stretch.seconds, stretch.concurrency, stretch.step_s, stretch.steps, stretch.committed, stretch.tokens),
+        *(stretch.requests, stretch.context),
+    )
+    return stretch.block >= OFF and all(math.isfinite(figure) and figure >= 0 for figure in figures)

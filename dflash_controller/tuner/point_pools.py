@@ -1,0 +1,158 @@
+"""Step times, pooled: what of many stretches is kept as points of the curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash_controller.tuner.points import StepPoint
+from dflash_controller.tuner.window import load_bin
+
+HALF_LIFE_S = 3 * 86400.0
+MOST_WEIGHT = 400.0
+"""A pool never weighs more than so many stretches, so that it still follows what changes slowly."""
+MOST_POOLS = 80
+ENOUGH_WEIGHT = 3.0
+"""Below, a pool is left out as noise, as long as others make a curve."""
+MOVED = 0.005
+"""By which a pool's mean (log) must move before the curve is fitted again."""
+OUTLIER = math.log(1.25)
+"""A step time farther than this from its pool is not noise."""
+KNOWN_WEIGHT = 5.0
+"""From here on a pool is known well enough to call a stretch an outlier."""
+LASTING = 20
+"""So many outliers in a row on one side are a new epoch: other hardware clocks, another engine build, other requests."""
+PRIOR_WEIGHT = 1.0
+"""Stretches that a step time of an earlier epoch weighs as much as."""
+MOST_PRIOR = 40
+
+
+@dataclass(slots=True)
+class _Pool:
+    weight: float
+    log_c: float
+    log_s: float
+    at_s: float
+    shown: tuple[float, float] | None = None
+
+    def faded(self, now_s: float) -> float:
+        return float(self.weight * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S))
+
+
+class Pools:
+    """Geometric means by block and load, older stretches counting less.
+
+    Where an epoch has seen nothing yet, what was known before stands in: its shape, at the level of the places that both epochs saw.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, int], _Pool] = {}
+        self._earlier: dict[tuple[int, int], _Pool] = {}
+        self._apart: list[tuple[int, float, float, float]] = []
+        self._points: tuple[StepPoint, ...] | None = ()
+        self.epoch = 0
+
+    def add(self, at_s: float, block: int, concurrency: float, step_s: float) -> None:
+        log_c, log_s = math.log(concurrency), math.log(step_s)
+        pool = self._pools.get((block, load_bin(concurrency)))
+        if pool is not None and pool.faded(at_s) >= KNOWN_WEIGHT:
+            apart = log_s - pool.log_s
+            if abs(apart) > OUTLIER:
+                self._outlier(at_s, block, log_c, log_s, apart)
+                return
+            self._apart.clear()
+        self._pour(at_s, block, log_c, log_s)
+
+    def _outlier(self, at_s: float, block: int, log_c: float, log_s: float, apart: float) -> None:
+        if self._apart and self._apart[0][3] * apart < 0:
+            self._apart.clear()
+        self._apart.append((block, log_c, log_s, apart))
+        if len(self._apart) < LASTING:
+            return
+        waiting = self._apart
+        self.renew(at_s)
+        for known, c, s, _ in waiting:
+            self._pour(at_s, known, c, s)
+
+    def renew(self, at_s: float) -> None:
+        """A new epoch: what was known is prior knowledge from now on."""
+        shift = self._shift()
+        before = {at: pool for at, pool in self._earlier.items() if pool.faded(at_s) >= PRIOR_WEIGHT}
+        known = {at: replace(pool, log_s=pool.log_s + shift) for at, pool in before.items()}
+        known.update({at: pool for at, pool in self._pools.items() if pool.faded(at_s) >= ENOUGH_WEIGHT})
+        best = sorted(known, key=lambda at: known[at].faded(at_s), reverse=True)[:MOST_PRIOR]
+        self._earlier = {at: known[at] for at in best}
+        self._pools, self._apart, self._points = {}, [], None
+        self.epoch += 1
+
+    def _shift(self) -> float:
+        """By how much (log) steps are slower than in the epoch before; 0 where no place was seen in both."""
+        both = [(min(self._pools[at].weight, KNOWN_WEIGHT), self._pools[at].log_s - old.log_s) for at, old in self._seen_again()]
+        return sum(weight * apart for weight, apart in both) / sum(weight for weight, _ in both) if both else 0.0
+
+    def _seen_again(self) -> list[tuple[tuple[int, int], _Pool]]:
+        return [(at, old) for at, old in self._earlier.items() if at in self._pools]
+
+    def _pour(self, at_s: float, block: int, log_c: float, log_s: float) -> None:
+        key = block, load_bin(math.exp(log_c))
+        pool = self._pools.get(key)
+        if pool is None:
+            self._pools[key] = _Pool(1.0, log_c, log_s, at_s)
+            self._points = None
+            if len(self._pools) > MOST_POOLS:
+                del self._pools[min(self._pools, key=lambda place: self._pools[place].faded(at_s))]
+            return
+        weight = min(MOST_WEIGHT, pool.faded(at_s) + 1.0)
+        pool.log_c += (log_c - pool.log_c) / weight
+        pool.log_s += (log_s - pool.log_s) / weight
+        pool.weight, pool.at_s = weight, max(at_s, pool.at_s)
+        if pool.shown is None or abs(pool.log_s - pool.shown[0]) > MOVED or (weight > 2 * pool.shown[1]):
+            self._points = None
+
+    def points(self) -> tuple[StepPoint, ...]:
+        """By block and load; the same object until something moved."""
+        if self._points is None:
+            now_s = max((pool.at_s for pool in self._pools.values()), default=0.0)
+            sound = {key: pool for key, pool in self._pools.items() if pool.faded(now_s) >= ENOUGH_WEIGHT}
+            for pool in self._pools.values():
+                pool.shown = pool.log_s, pool.weight
+            shift = self._shift()
+            shown = {key: _Pool(PRIOR_WEIGHT, pool.log_c, pool.log_s + shift, now_s) for key, pool in self._earlier.items()}
+            shown.update(sound or ({} if shown else self._pools))
+            self._points = tuple(self._point(key[0], pool, now_s) for key, pool in sorted(shown.items()))
+        return self._points
+
+    def _point(self, block: int, pool: _Pool, now_s: float) -> StepPoint:
+        figures = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
+        return StepPoint(block, *(float(f"{figure:.5g}") for figure in figures))
+
+    def to_json(self) -> list[list[Any]]:
+        return _told(self._pools)
+
+    def earlier_to_json(self) -> list[list[Any]]:
+        """What was known before this epoch."""
+        return _told(self._earlier)
+
+    @staticmethod
+    def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = ()) -> Pools:
+        """The inverse of both. Raises TypeError or ValueError on anything else."""
+        pools = Pools()
+        pools._pools, pools._earlier, pools._points = _read(data), _read(earlier), None
+        return pools
+
+
+def _told(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
+    return [
+        [block, round(pool.weight, 2), round(pool.log_c, 4), round(pool.log_s, 4), round(pool.at_s)]
+        for (block, _), pool in sorted(pools.items())
+    ]
+
+
+def _read(data: Iterable[Iterable[Any]]) -> dict[tuple[int, int], _Pool]:
+    found = {}
+    for block, weight, log_c, log_s, at_s in data:
+        StepPoint(int(block), math.exp(log_c), math.exp(log_s), weight)
+        found[int(block), load_bin(math.exp(log_c))] = _Pool(float(weight), float(log_c), float(log_s), float(at_s))
+    return found

@@ -1,0 +1,36 @@
+"""What a change of the tuner promises at the load that is there, to hold the candidate against while it is on trial."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dflash_controller.api.speculation import Speculation
+from dflash_controller.model.prediction import Prediction
+from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
+from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.priors import Priors
+from dflash_controller.tuner.schedule import mean_log_speed
+from dflash_controller.tuner.steps import Limits
+
+KEPT_SHARE = 0.5
+"""Of the predicted gain: a candidate that brings less has disappointed, unless it brings what is asked of any change."""
+
+
+def promise(learned: Learned | None, now: Speculation, then: Speculation, *, mixture: bool, min_gain_percent: float) -> Prediction:
+    """Of going from ``now``, which is in force and served what was ``learned``, to ``then``. Nothing is promised where nothing can be
+    predicted, nor where the load has moved so that ``now`` is the faster one."""
+    loads = (learned.loads or learned.usual) if learned is not None else ()
+    if learned is None or not learned.points or not loads:
+        return Prediction()
+    prior = Priors.load().prior()
+    acceptance = fitted_acceptance(learned, now.max_block_size, prior.decay)
+    if acceptance is None and learned.drafted is not None:
+        # Nobody else serves while the only replica is on trial.
+        acceptance = fitted_acceptance(replace(learned, acceptance=(learned.drafted,)), now.max_block_size, prior.decay)
+    if acceptance is None:
+        return Prediction()
+    steps = fitted_steps(learned.points, prior.steps, Limits(), mixture)
+    before, after = (mean_log_speed(one, loads, acceptance, steps) for one in (now, then))
+    gain = max(0.0, after - before)
+    return Prediction(gain, min(KEPT_SHARE * gain, math.log1p(min_gain_percent / 100)))

@@ -1,0 +1,205 @@
+"""The table of block sizes that an engine follows by itself as its load moves, and what any speculation is worth over given loads.
+
+vLLM looks up the number of drafts by the requests in a step. The best block need not be monotone in concurrency, so a table has as many
+ranges as pay. A table has a price: see ``COST_PERCENT``. Speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
+from dflash_controller.tuner.acceptance import Acceptance
+from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.steps import OFF, StepTimes
+
+COST_PERCENT = 4.5
+"""By so much a step below the largest block of a table is longer than with a true block of that size: the draft pass still computes the
+full block. Measured with vLLM 0.26 on an H100 (dense 8B): 3.4 % fewer tokens per second at 32 requests, 6.1 % at 64. Taken for no drafts
+too, where the drafter goes on writing its cache; that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Concurrencies ``low`` ... ``high``, both included, at one block."""
+
+    low: int
+    high: int
+    block: int
+
+
+def best_schedule(
+    arms: Iterable[int],
+    up_to: int,
+    acceptance: Acceptance,
+    steps: StepTimes,
+    *,
+    trained_block: int | None,
+    min_gain_percent: float,
+    loads: Sequence[Load] = (),
+    cost_percent: float = COST_PERCENT,
+) -> Speculation:
+    """The fastest table of ranges, without gaps from 1 to ``up_to``, or the one block (or speculation off) that is at least as fast.
+
+    For every largest block that is an arm up to ``trained_block``: the fastest arm at each concurrency, the price of the table counted;
+    then, smallest first, each run of concurrencies that gains less than ``min_gain_percent`` over what a neighbour's block would do there
+    joins that neighbour (a mean in which every doubling of concurrency counts the same). Of these tables and the single arms the fastest
+    over ``loads`` (``mean_log_speed``); without loads by the mean logarithm of speed over the doublings up to ``up_to``. Of equals a single
+    arm, then the smaller. Raises ValueError where no arm is legal or ``up_to`` is below 1.
+    """
+    choices = sorted(arm for arm in set(arms) if arm >= OFF and (trained_block is None or arm <= trained_block))
+    if not choices or up_to < 1:
+        raise ValueError(f"no arm is legal up to a block of {trained_block} and a concurrency of {up_to}")
+    cost = math.log1p(cost_percent / 100)
+    least = math.log1p(min_gain_percent / 100)
+    alone = {arm: [_log_speed(arm, c, acceptance, steps) for c in range(1, up_to + 1)] for arm in choices}
+    plans = [[_Run(1, up_to, arm)] for arm in choices]
+    for largest in choices:
+        shared = _under_table(alone, largest, cost)
+        runs = _merged(_fastest(shared, up_to), shared, least)
+        if len(runs) > 1 and largest in {run.block for run in runs}:
+            plans.append(runs)
+
+    def score(plan: list[_Run]) -> float:
+        if loads:
+            return mean_log_speed(_speculation(plan), loads, acceptance, steps, cost_percent=cost_percent)
+        shared = _under_table(alone, max(run.block for run in plan), cost)
+        return sum(_sum(shared[run.block], run) for run in plan)
+
+    return _speculation(max(plans, key=score))
+
+
+def speed(
+    speculation: Speculation,
+    loads: Sequence[Load],
+    acceptance: Acceptance,
+    steps: StepTimes,
+    *,
+    cost_percent: float = COST_PERCENT,
+) -> float:
+    """Tokens per second of one replica, the mean over the loads by their shares. Raises ValueError where no load has a share.
+
+    A load between two numbers of requests is the mixture of both in what a table says of it.
+    """
+    weight = sum(load.share for load in loads)
+    if not weight > 0:
+        raise ValueError("there is no load")
+    return sum(load.share * _speed(speculation, load.concurrency, acceptance, steps, cost_percent) for load in loads) / weight
+
+
+def mean_log_speed(
+    speculation: Speculation,
+    loads: Sequence[Load],
+    acceptance: Acceptance,
+    steps: StepTimes,
+    *,
+    cost_percent: float = COST_PERCENT,
+) -> float:
+    """Mean logarithm of the speed over the loads by their shares: an hour at low load counts as much as a busy one, and in tokens it would
+    count next to nothing. Raises ValueError where no load has a share."""
+    weight = sum(load.share for load in loads)
+    if not weight > 0:
+        raise ValueError("there is no load")
+    logs = (load.share * math.log(_speed(speculation, load.concurrency, acceptance, steps, cost_percent)) for load in loads)
+    return sum(logs) / weight
+
+
+def materially_different(
+    now: Speculation,
+    new: Speculation,
+    loads: Sequence[Load],
+    acceptance: Acceptance,
+    steps: StepTimes,
+    min_gain_percent: float,
+    *,
+    cost_percent: float = COST_PERCENT,
+) -> bool:
+    """Whether ``new`` is faster than ``now`` over the loads by more than that. Raises ValueError where no load has a share."""
+    before, after = (mean_log_speed(one, loads, acceptance, steps, cost_percent=cost_percent) for one in (now, new))
+    return now != new and after - before > math.log1p(min_gain_percent / 100)
+
+
+def block_at(speculation: Speculation, requests: int) -> int:
+    """Block size of a step with so many requests. Past the last range of a table that range's; 1: no drafts."""
+    if not isinstance(speculation, Schedule):
+        return speculation.max_block_size
+    drafts = [k for low, _, k in speculation.ranges if low <= requests] or [speculation.ranges[0][2]]
+    return drafts[-1] + 1
+
+
+def true_step_s(seconds: float, block: int, speculation: Speculation, *, cost_percent: float = COST_PERCENT) -> float:
+    """Step time of a true block of that size, from one measured under ``speculation``: what a curve is made of, whatever ran."""
+    return seconds / _price(speculation, block, cost_percent)
+
+
+def _price(speculation: Speculation, block: int, cost_percent: float) -> float:
+    below = isinstance(speculation, Schedule) and block < speculation.max_block_size
+    return 1 + cost_percent / 100 if below else 1.0
+
+
+def _speed(speculation: Speculation, concurrency: float, acceptance: Acceptance, steps: StepTimes, cost_percent: float) -> float:
+    def with_block_of(requests: int) -> float:
+        block = block_at(speculation, requests)
+        return math.exp(_log_speed(block, concurrency, acceptance, steps)) / _price(speculation, block, cost_percent)
+
+    fewer = math.floor(concurrency)
+    more = concurrency - fewer
+    if fewer < 1 or more == 0:
+        return with_block_of(max(1, fewer))
+    return (1 - more) * with_block_of(fewer) + more * with_block_of(fewer + 1)
+
+
+def _log_speed(block: int, concurrency: float, acceptance: Acceptance, steps: StepTimes) -> float:
+    return math.log(concurrency * acceptance.length(block).value / steps.seconds(block, concurrency))
+
+
+def _under_table(alone: dict[int, list[float]], largest: int, cost: float) -> dict[int, list[float]]:
+    """Log speeds of the arms a table with that largest block can use."""
+    return {arm: logs if arm == largest else [log - cost for log in logs] for arm, logs in alone.items() if arm <= largest}
+
+
+def _fastest(logs: dict[int, list[float]], up_to: int) -> list[_Run]:
+    """Of equals the smaller block."""
+    return _joined([_Run(c, c, max(sorted(logs), key=lambda arm: logs[arm][c - 1])) for c in range(1, up_to + 1)])
+
+
+def _merged(runs: list[_Run], logs: dict[int, list[float]], least: float) -> list[_Run]:
+    while len(runs) > 1:
+        gains = [min(_neighbours(runs, place, logs)) for place in range(len(runs))]
+        place = min(range(len(runs)), key=lambda one: gains[one][0])
+        gain, block = gains[place]
+        if gain >= least:
+            break
+        runs = _joined([*runs[:place], _Run(runs[place].low, runs[place].high, block), *runs[place + 1 :]])
+    return runs
+
+
+def _neighbours(runs: list[_Run], place: int, logs: dict[int, list[float]]) -> list[tuple[float, int]]:
+    """What the run gains in log speed over each neighbour's block, and that block."""
+    run = runs[place]
+    weight = math.fsum(1 / c for c in range(run.low, run.high + 1))
+    blocks = [other.block for other in (*runs[max(0, place - 1) : place], *runs[place + 1 : place + 2])]
+    return [((_sum(logs[run.block], run) - _sum(logs[block], run)) / weight, block) for block in blocks]
+
+
+def _sum(logs: list[float], run: _Run) -> float:
+    """Every doubling of concurrency weighs the same."""
+    return math.fsum(logs[c - 1] / c for c in range(run.low, run.high + 1))
+
+
+def _joined(runs: list[_Run]) -> list[_Run]:
+    joined: list[_Run] = []
+    for run in runs:
+        if joined and joined[-1].block == run.block:
+            joined[-1] = _Run(joined[-1].low, run.high, run.block)
+        else:
+            joined.append(run)
+    return joined
+
+
+def _speculation(plan: list[_Run]) -> Speculation:
+    if len(plan) > 1:
+        return Schedule(tuple((run.low, run.high, run.block - 1) for run in plan))
+    return Fixed(plan[0].block) if plan[0].block > OFF else Off()

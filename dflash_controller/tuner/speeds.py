@@ -1,0 +1,48 @@
+"""Speed of a replica by block size, as measured: requests' steps per second, minute by minute, times the tokens that a step commits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.tuner.learned import Seen
+from dflash_controller.tuner.steps import OFF
+from dflash_controller.tuner.window import KEPT_S, SLOT_S
+
+
+class Speeds:
+    """Of stretches that are points of the curve: while there was traffic, as predictions are. Idle time does not count."""
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, dict[int, tuple[float, float]]]] = deque()
+        """Start of a minute, and by block: seconds, and requests' steps in them."""
+
+    def add(self, stretch: Stretch) -> None:
+        """One that is fit, with a concurrency and a step time."""
+        start_s = stretch.at_s // SLOT_S * SLOT_S
+        if not self._slots or self._slots[-1][0] < start_s:
+            self._slots.append((start_s, {}))
+        # A stretch that arrives late counts for the minute after its own: what is asked for spans many.
+        blocks = next((blocks for at_s, blocks in self._slots if at_s >= start_s), {})
+        seconds, steps = blocks.get(stretch.block, (0.0, 0.0))
+        blocks[stretch.block] = seconds + stretch.seconds, steps + stretch.seconds * stretch.concurrency / stretch.step_s
+        while self._slots[-1][0] - self._slots[0][0] > KEPT_S:
+            self._slots.popleft()
+
+    def over(self, now_s: float, span_s: float, acceptance: Iterable[Seen]) -> tuple[tuple[int, float], ...]:
+        """(block, tokens per second of one replica) over the last ``span_s`` seconds, of blocks whose acceptance is known."""
+        lengths = {OFF: 1.0, **{seen.block: seen.length for seen in acceptance}}
+        seconds: dict[int, float] = {}
+        steps: dict[int, float] = {}
+        for at_s, blocks in reversed(self._slots):
+            if at_s + SLOT_S <= now_s - span_s:
+                break
+            for block, (lasted_s, made) in blocks.items():
+                seconds[block] = seconds.get(block, 0.0) + lasted_s
+                steps[block] = steps.get(block, 0.0) + made
+        return tuple(
+            (block, float(f"{lengths[block] * steps[block] / seconds[block]:.4g}"))
+            for block in sorted(seconds)
+            if block in lengths and seconds[block] > 0
+        )

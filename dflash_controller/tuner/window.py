@@ -1,0 +1,216 @@
+"""Loads and acceptance of the last minutes, and loads of the last days.
+
+Acceptance is a property of the traffic and not of its load, so minutes before the window that agree with it make its mean surer: the span
+is doubled for as long as what is added does not differ from what is there (adaptive windowing, Bifet and Gavaldà 2007). Who looks at a
+noisy mean every minute, and may act each time, acts on the one that is farthest off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise, takewhile
+from statistics import fmean, median
+
+from dflash_controller.model.load_sample import Stretch
+from dflash_controller.tuner.learned import Seen
+from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.steps import OFF
+
+PER_DOUBLING = 8
+"""Bins of concurrency: each 9 % wide, which is about what the mean over a stretch is worth."""
+SLOT_S = 60.0
+KEPT_S = 6 * 3600.0
+"""Longest window that can be asked for."""
+USUAL_S = 86400.0
+"""Time constant of the usual loads."""
+MEMORY_S = 3600.0
+"""Minutes older than that are never taken for the same traffic's."""
+LEAST_SLOTS = 6
+"""Minutes from which on their scatter is known."""
+SIGNIFICANT = 3.0
+"""Standard errors by which two spans must differ, to be called different traffic: the limit of control charts (Shewhart), for it is looked
+at all the time."""
+SCATTER = 1 / (0.6745 * math.sqrt(2))
+"""Standard deviation of normal values ÷ the median distance of neighbours: a jump or two in between do not change it."""
+MOST_USUAL = 64
+SHOWN_S = 600.0
+
+
+def load_bin(concurrency: float) -> int:
+    """Number of the bin; negative below a concurrency of 1."""
+    return round(PER_DOUBLING * math.log2(concurrency))
+
+
+@cache
+def bin_load(place: int) -> float:
+    """The middle of a bin."""
+    return float(f"{2 ** (place / PER_DOUBLING):.5g}")
+
+
+def shares(seconds: Mapping[int, float]) -> tuple[Load, ...]:
+    """Loads ascending, as parts of 1; what is below 1 ‰ is left out."""
+    total = sum(seconds.values())
+    if not total > 0:
+        return ()
+    return tuple(Load(bin_load(place), round(share / total, 4)) for place, share in sorted(seconds.items()) if share / total >= 1e-3)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Acceptance of one block, summed up."""
+
+    steps: float = 0.0
+    committed: float = 0.0
+    told: float = 0.0
+    """Steps of which survival by position is known."""
+    survived: list[float] = field(default_factory=list)
+
+    def add(self, steps: float, committed: float, told: float, survived: Sequence[float]) -> None:
+        self.steps += steps
+        self.committed += committed
+        if not self.survived:
+            self.told, self.survived = told, list(survived)
+        elif len(survived) == len(self.survived):
+            self.told += told
+            self.survived = [a + b for a, b in zip(self.survived, survived, strict=True)]
+
+    def seen(self, block: int) -> Seen:
+        survival: list[float] = []
+        for alive in self.survived if self.told > 0 else ():
+            # Counters of several pods are not read at one instant, so a share can come out a little above the one before.
+            survival.append(round(max(0.0, min(survival[-1] if survival else 1.0, alive / self.told)), 4))
+        return Seen(block, round(self.steps, 1), round(self.committed, 1), tuple(survival[: block - 1]))
+
+
+@dataclass(slots=True)
+class _Slot:
+    at_s: float
+    seconds: dict[int, float] = field(default_factory=dict)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    stretches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of a span of time."""
+
+    loads: tuple[Load, ...]
+    acceptance: tuple[Seen, ...]
+    """By block."""
+    stretches: int
+
+
+class Window:
+    """Sums by the minute, so that a long window costs no more than a short one."""
+
+    def __init__(self) -> None:
+        self._slots: deque[_Slot] = deque()
+        self._last: tuple[float, float, Sums] | None = None
+
+    def add(self, stretch: Stretch) -> None:
+        self._last = None
+        start = stretch.at_s // SLOT_S * SLOT_S
+        slot = next((known for known in reversed(self._slots) if known.at_s <= start), None)
+        if slot is None or slot.at_s != start:
+            slot = _Slot(start)
+            place = len(self._slots)
+            while place and self._slots[place - 1].at_s > start:
+                place -= 1
+            self._slots.insert(place, slot)
+        while self._slots[-1].at_s - self._slots[0].at_s > KEPT_S:
+            self._slots.popleft()
+        slot.stretches += 1
+        if stretch.concurrency > 0:
+            place = load_bin(stretch.concurrency)
+            slot.seconds[place] = slot.seconds.get(place, 0.0) + stretch.seconds
+        if stretch.block > OFF and stretch.steps > 0 and stretch.committed > 0:
+            steps = stretch.steps
+            told = steps if stretch.survival else 0.0
+            survived = [share * steps for share in stretch.survival]
+            slot.tallies.setdefault(stretch.block, Tally()).add(steps, stretch.committed, told, survived)
+
+    def over(self, now_s: float, span_s: float) -> Sums:
+        """Of the last ``span_s`` seconds."""
+        if self._last is None or self._last[:2] != (now_s, span_s):
+            self._last = now_s, span_s, self._sums(now_s, span_s)
+        return self._last[2]
+
+    def _sums(self, now_s: float, span_s: float) -> Sums:
+        seconds: dict[int, float] = {}
+        blocks: set[int] = set()
+        stretches = recent = 0
+        slots = list(takewhile(lambda slot: slot.at_s + SLOT_S > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
+        for slot in slots:
+            if slot.at_s + SLOT_S <= now_s - span_s:
+                break
+            recent += 1
+            stretches += slot.stretches
+            for place, found in slot.seconds.items():
+                seconds[place] = seconds.get(place, 0.0) + found
+            blocks.update(slot.tallies)
+        acceptance = []
+        for block in sorted(blocks):
+            within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
+            acceptance.append(_seen(block, within, before))
+        return Sums(shares(seconds), tuple(acceptance), stretches)
+
+
+def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:
+    """Acceptance in the minutes of the window, with those before it that agree, newest first. A minute before counts no more than one
+    within does, however busy it was; steps are those of the window."""
+    total = Tally()
+    for tally in within:
+        total.add(tally.steps, tally.committed, tally.told, tally.survived)
+    steps, most = total.steps, total.steps / len(within)
+    for tally in before[: _agreeing([*within, *before], len(within)) - len(within)]:
+        part = min(1.0, most / tally.steps)
+        total.add(part * tally.steps, part * tally.committed, part * tally.told, [part * alive for alive in tally.survived])
+    scale = steps / total.steps
+    return Tally(steps, scale * total.committed, total.told, total.survived).seen(block)
+
+
+def _agreeing(tallies: Sequence[Tally], first: int) -> int:
+    """How many of these minutes, newest first, can be taken for the same traffic as the first ones."""
+    if len(tallies) < max(LEAST_SLOTS, first + 1):
+        return first
+    lengths = [math.log(tally.committed / tally.steps) for tally in tallies]
+    scatter = SCATTER * median(abs(one - next_one) for one, next_one in pairwise(lengths))
+    count = first
+    while count < len(lengths):
+        wider = min(2 * count, len(lengths))
+        error = scatter * math.sqrt(1 / count + 1 / (wider - count))
+        if abs(fmean(lengths[:count]) - fmean(lengths[count:wider])) > SIGNIFICANT * error:
+            break
+        count = wider
+    return count
+
+
+class Usual:
+    """Time by load, fading by a factor e a day."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self.at_s = 0.0
+        self._shown: tuple[float, tuple[Load, ...]] = -math.inf, ()
+
+    def loads(self) -> tuple[Load, ...]:
+        """Shares; counted anew every ten minutes, which change little of a day."""
+        if abs(self.at_s - self._shown[0]) >= SHOWN_S:
+            self._shown = self.at_s, shares(self.seconds)
+        return self._shown[1]
+
+    def add(self, stretch: Stretch) -> None:
+        if stretch.concurrency <= 0:
+            return
+        if stretch.at_s - self.at_s > SLOT_S:
+            fade = math.exp(-(stretch.at_s - self.at_s) / USUAL_S)
+            self.seconds = {place: seconds * fade for place, seconds in self.seconds.items()}
+            self.at_s = stretch.at_s
+            if len(self.seconds) > MOST_USUAL:
+                del self.seconds[min(self.seconds, key=lambda place: self.seconds[place])]
+        place = load_bin(stretch.concurrency)
+        self.seconds[place] = self.seconds.get(place, 0.0) + stretch.seconds

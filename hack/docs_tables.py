@@ -1,0 +1,189 @@
+"""``python -m hack.docs_tables FILE ...``: renew the generated tables of the documentation.
+
+A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is around it is written by hand. The tables come from the
+types, the reasons and the settings themselves, and a test fails where a file is not what this command makes of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dflash_controller
+from dflash_controller.api.conditions import REASONS, ConditionType, Reason
+from dflash_controller.api.crd import crd
+from dflash_controller.api.schema import CLASS_TEXT
+from dflash_controller.api.status import Status
+from dflash_controller.api.structural import Schema, structural
+from dflash_controller.api.types import Spec, field_classes
+from dflash_controller.runtime.settings import PREFIX, Settings
+
+_BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SET_BY_THE_CHART = ("http_host", "http_port", "lease_namespace", "pod_name")
+Row = tuple[str, ...]
+
+
+def renewed(text: str) -> str:
+    """The text with every generated block made anew. Raises KeyError for a block of an unknown name."""
+    return _BLOCK.sub(lambda match: f"{match[1]}{_GENERATORS[match[2]]()}{match[3]}", text)
+
+
+def _table(head: Row, rows: Sequence[Row]) -> str:
+    lines = [head, tuple("---" for _ in head), *(tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# Fields
+
+
+def _spec() -> str:
+    classes, schema = field_classes(), structural(Spec)
+    parts: list[str] = []
+    single: list[Row] = []
+    for name, node in schema["properties"].items():
+        rows = [(f"`{path}`", kind, str(classes.get(path) or ""), meaning) for path, kind, meaning in _leaves(node, name)]
+        if "properties" in node:
+            parts.append(f"\n### spec.{name}\n\n{node['description']}\n\n" + _table(("Field", "Type", "Class", "Meaning"), rows))
+        else:
+            single += rows
+    return _table(("Field", "Type", "Class", "Meaning"), single) + "".join(parts)
+
+
+def _status() -> str:
+    rows = [(f"`{path}`", kind, meaning) for path, kind, meaning in _leaves(structural(Status), "")]
+    return _table(("Field", "Type", "Meaning"), rows)
+
+
+def _columns() -> str:
+    [version] = crd({})["spec"]["versions"]
+    rows = [
+        (column["name"], f"`{column['jsonPath'].removeprefix('.')}`", "`-o wide`" if column["priority"] else "", column["description"])
+        for column in version["additionalPrinterColumns"]
+    ]
+    return _table(("Column", "Shows", "Only with", "Meaning"), rows)
+
+
+def _leaves(node: Schema, path: str) -> Iterator[tuple[str, str, str]]:
+    """Path, type and meaning of every leaf; an object on the way speaks through its leaves."""
+    many = node.get("type") == "array"
+    inner: Mapping[str, Any] = node["items"] if many else node
+    if "properties" not in inner:
+        yield path, _type(node), _without_class(node.get("description", ""))
+        return
+    for name, child in inner["properties"].items():
+        yield from _leaves(child, f"{path}{'[]' if many else ''}.{name}".removeprefix("."))
+
+
+def _type(node: Schema) -> str:
+    if "enum" in node:
+        return ", ".join(f"`{value}`" for value in node["enum"])
+    if "x-kubernetes-int-or-string" in node:
+        return "number or percentage" if "%" in node["pattern"] else "quantity"
+    if node.get("type") == "array":
+        return f"list of {_type(node['items'])}"
+    if node.get("type") == "object":
+        return "map" if "additionalProperties" in node else "object"
+    low, high = node.get("minimum"), node.get("maximum")
+    bounds = f" {low}–{high}" if low is not None and high is not None else f" ≥ {low}" if low is not None else ""
+    return f"{'time' if node.get('format') == 'date-time' else node.get('type', 'any')}{bounds}"
+
+
+def _without_class(description: str) -> str:
+    """The class has a column of its own."""
+    for text in CLASS_TEXT.values():
+        description = description.removesuffix(text)
+    return description.strip()
+
+
+# Conditions and reasons
+
+
+def _conditions() -> str:
+    docs = _attribute_docs(ConditionType)
+    return _table(("Condition", "True means"), [(f"`{type}`", docs[type.name]) for type in ConditionType])
+
+
+def _reasons_in_use() -> str:
+    return _reason_table(_raised())
+
+
+def _reasons_to_come() -> str:
+    return _reason_table(set(Reason) - _raised())
+
+
+def _reason_table(chosen: set[Reason]) -> str:
+    rows = [(f"`{reason}`", doc.meaning, doc.remedy) for reason, doc in REASONS.items() if reason in chosen]
+    return _table(("Reason", "Meaning", "What to do"), rows)
+
+
+def _raised() -> set[Reason]:
+    """Reasons that some code gives, told from the package's own source."""
+    package = Path(inspect.getfile(dflash_controller)).parent
+    ours = (package / "api" / "conditions.py", Path(__file__))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py") if file not in ours)
+    return {reason for reason in Reason if re.search(rf"\b(Reason\.|REASON_){reason.name}\b", text)}
+
+
+# Settings
+
+
+def _settings() -> str:
+    docs = _attribute_docs(Settings)
+    rows = [
+        (
+            f"`{PREFIX}{name.upper()}`",
+            _default(field.default),
+            docs.get(name, "") + (" Set by the chart." if name in _SET_BY_THE_CHART else ""),
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    return _table(("Variable", "Default", "Meaning"), rows)
+
+
+def _default(value: Any) -> str:
+    if value in (None, (), {}, ""):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else f'{value:g}' if isinstance(value, float) else value}`"
+
+
+def _attribute_docs(cls: type) -> dict[str, str]:
+    """The texts that stand below the attributes of a class."""
+    [definition] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    name = ""
+    for statement in definition.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            name = target.id if isinstance(target, ast.Name) else ""
+        elif name and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[name] = inspect.cleandoc(str(statement.value.value)).replace("``", "`")
+        else:
+            name = ""
+    return found
+
+
+_GENERATORS: Mapping[str, Callable[[], str]] = {
+    "spec": _spec,
+    "status": _status,
+    "columns": _columns,
+    "conditions": _conditions,
+    "reasons-in-use": _reasons_in_use,
+    "reasons-to-come": _reasons_to_come,
+    "settings": _settings,
+}
+
+
+def main(files: Sequence[str]) -> None:
+    """Rewrite each file."""
+    for file in map(Path, files):
+        file.write_text(renewed(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

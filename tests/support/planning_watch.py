@@ -1,0 +1,398 @@
+"""What must hold whatever happens to a deployment, told from the objects alone and with other code than the planner's.
+
+A ``Watch`` sees every reconcile from outside: the objects before it, the steps it made, the objects after it. What it remembers itself is
+what an onlooker would: which revision is in force, and what happened in the trial of each candidate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from dflash_controller.analysis.verdict import Decision
+from dflash_controller.api import names
+from dflash_controller.api.defaults import RolloutPolicy, effective_rollout
+from dflash_controller.api.inputs import canonical, revision_inputs
+from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.types import Spec
+from dflash_controller.planning.state.plan import Delete, Event, Step
+from tests.support.planning_world import World
+
+PHASES = {
+    *("Preparing", "Canary", "Analyzing", "Progressing", "Completed", "Paused"),
+    *("Held", "RollingBack", "RolledBack", "Superseded", "Suspended"),
+}
+BY_HAND = {"PromotedByHand": "promote", "Pinned": "pin"}
+STATUS_BYTES = 32 * 1024
+TRAINED_BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One ControllerRevision, as anybody can read it."""
+
+    name: str
+    number: int
+    state: str
+    reason: str
+    inputs: Mapping[str, Any]
+    block: int
+
+    @property
+    def pinned_drafter(self) -> bool:
+        return len((self.inputs.get("drafter") or {}).get("revision", "")) == 40
+
+    def without_restart(self) -> tuple[dict[str, Any], int]:
+        return {key: value for key, value in self.inputs.items() if key != "restartId"}, self.block
+
+
+@dataclass
+class Course:
+    """What happened in one trial of a candidate, seen from outside."""
+
+    served_at: datetime | None = None
+    alone: bool = False
+    """At some moment of it no replica of the revision in force served."""
+    judged_bad: bool = False
+    had_trouble: bool = False
+    asked: set[str] = field(default_factory=set)
+    """Operations (promote, abort) whose annotations were set in this trial."""
+    forgotten: bool = False
+    """What is stored of the trial was damaged or lost: operations meant for an earlier one can no longer be told apart."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The objects at one moment."""
+
+    revisions: Mapping[str, Stored]
+    replicas: Mapping[str, int]
+    """Of each Deployment."""
+    existing: Mapping[str, int]
+    """Pods that are not terminating."""
+    serving: Mapping[str, int]
+    terminating: int
+    """On nodes that live."""
+
+    @property
+    def promised(self) -> int:
+        """Replicas that still serve when the Deployments have done what they are told."""
+        return sum(min(count, self.replicas.get(name, 0)) for name, count in self.serving.items())
+
+    @property
+    def held(self) -> int:
+        """Accelerators taken or asked for, in replicas."""
+        return self.terminating + sum(
+            max(self.replicas.get(name, 0), self.existing.get(name, 0)) for name in {*self.replicas, *self.existing}
+        )
+
+    @property
+    def in_force(self) -> str | None:
+        stable = [item for item in self.revisions.values() if item.state == "Stable"]
+        return max(stable, key=lambda item: item.number).name if stable else None
+
+    def of_state(self, state: str) -> list[Stored]:
+        return [item for item in self.revisions.values() if item.state == state]
+
+
+def scene(world: World) -> Scene:
+    existing: dict[str, int] = {}
+    serving: dict[str, int] = {}
+    for pod in world.pods.values():
+        name = f"chat-{pod['revision']}"
+        existing[name] = existing.get(name, 0) + (not pod["terminating"])
+        serving[name] = serving.get(name, 0) + (pod["ready"] and not pod["terminating"])
+    return Scene(
+        {item["metadata"]["name"]: _stored(item) for item in world.of_kind("ControllerRevision")},
+        {item["metadata"]["name"]: item["spec"]["replicas"] for item in world.of_kind("Deployment")},
+        existing,
+        serving,
+        sum(pod["terminating"] and pod["node"] not in world.dead_nodes for pod in world.pods.values()),
+    )
+
+
+def _stored(item: Mapping[str, Any]) -> Stored:
+    annotations = item["metadata"]["annotations"]
+    history = json.loads(annotations[names.ANNOTATION_HISTORY])
+    return Stored(
+        item["metadata"]["name"],
+        item["revision"],
+        annotations[names.ANNOTATION_STATE],
+        history[-1]["reason"],
+        item["data"]["inputs"],
+        item["data"]["speculation"]["blockSize"],
+    )
+
+
+class Watch:
+    """Reconciles a world and objects to what must not happen."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.in_force: str | None = None
+        self.courses: dict[str, Course] = {}
+        self.lost: set[str] = set()
+        """Records that were taken away and are not back yet."""
+        self.content = True
+        """Nothing was objected to so far."""
+
+    def reconcile(self, stop_after: int | None = None) -> int:
+        """One plan, whole or cut short. Returns the writes made."""
+        world, before, asked = self.world, scene(self.world), self.world.asked
+        self.content = False
+        plan = world.plan()
+        steps = plan.steps[:stop_after]
+        written = world.carry_out(plan, stop_after=stop_after)
+        after = scene(world)
+        self._follow(before, after, judged=world.asked > asked)
+        self._budget(before, after)
+        self._revisions(before, after, whole=stop_after is None)
+        self._deletions(before, steps)
+        if self.suspended:
+            assert all(isinstance(step, Event) for step in steps), "a write under suspend"
+        if stop_after is None and plan.status is not None:
+            self._status(before)
+        self.content = True
+        return written
+
+    # What the user wants, read anew each time.
+
+    @property
+    def spec(self) -> Spec:
+        spec = parse_spec(self.world.deployment)
+        assert isinstance(spec, Spec)
+        return spec
+
+    @property
+    def policy(self) -> RolloutPolicy:
+        return effective_rollout(self.spec)
+
+    @property
+    def replicas(self) -> int:
+        return int(self.world.deployment["spec"].get("replicas", 1))
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.world.deployment["spec"].get("suspend"))
+
+    def annotation(self, operation: str) -> str | None:
+        value: str | None = (self.world.deployment["metadata"].get("annotations") or {}).get(f"{names.GROUP}/{operation}")
+        return value
+
+    def is_asked_for(self, stored: Stored) -> bool:
+        """The spec's intent, whatever the block size."""
+        return canonical(stored.inputs) == canonical(revision_inputs(self.spec))
+
+    def asked(self, operation: str) -> None:
+        """An operation's annotation has just been set: for the trial under way, if it names a candidate."""
+        name = self.annotation(operation)
+        stored = scene(self.world).revisions.get(name or "")
+        if stored is not None and stored.state == "Candidate":
+            self.courses.setdefault(stored.name, Course()).asked.add(operation)
+
+    # What happened.
+
+    def _follow(self, before: Scene, after: Scene, *, judged: bool) -> None:
+        world = self.world
+        for name, now in after.revisions.items():
+            was = before.revisions.get(name)
+            if now.state == "Candidate" and (was is None or was.state != "Candidate"):
+                self.courses[name] = Course(forgotten=name in self.lost)
+            if was is None or was.state != "Candidate":
+                continue
+            course = self.courses.setdefault(name, Course())
+            if before.serving.get(name, 0):
+                course.served_at = course.served_at or world.now
+            course.alone |= self.in_force is not None and not before.serving.get(self.in_force, 0)
+            course.judged_bad |= judged and world.judgement.decision is Decision.FAIL
+            troubled = [pod for pod in world.pods.values() if f"chat-{pod['revision']}" == name and (pod["broken"] or not pod["node"])]
+            course.had_trouble |= bool(troubled) or name.removeprefix("chat-") in world.overdue
+
+    def _budget(self, before: Scene, after: Scene) -> None:
+        floor, ceiling = self.replicas - self.policy.max_unavailable, self.replicas + self.policy.max_surge
+        assert after.promised >= min(before.promised, floor), (before, after)
+        assert after.held <= max(before.held, ceiling), (before, after)
+
+    def _revisions(self, before: Scene, after: Scene, *, whole: bool) -> None:
+        numbers = [item.number for item in after.revisions.values()]
+        assert len(numbers) == len(set(numbers)), after.revisions
+        promoted, rebuilt = [], False
+        for name, now in after.revisions.items():
+            was = before.revisions.get(name)
+            if was is None and name in self.lost:
+                self.lost.discard(name)
+                rebuilt = True
+                assert now.reason == "RebuiltFromWorkload"
+                continue
+            assert was is not None or now.state == "Candidate", now
+            if was is not None and was.state != now.state:
+                self._moved(was, now, before)
+                promoted += [name] if now.state == "Stable" else []
+        if self.in_force is not None and self.in_force not in self.lost:
+            expected = promoted[0] if promoted else self.in_force
+            assert after.in_force == expected, f"{after.in_force} is in force in place of {expected}"
+        if not self.lost:
+            self.in_force = after.in_force
+        self._replicas(before, after)
+        # A plan that makes a record again does nothing else: what is wrong with its state is put right by the next.
+        if whole and not self.suspended and not self.lost and not rebuilt:
+            candidates = after.of_state("Candidate")
+            assert len(candidates) <= 1, candidates
+            failed = [item for item in after.of_state("Failed") if self.is_asked_for(item)]
+            stable = after.revisions.get(self.in_force or "")
+            if failed and stable is not None and not self.is_asked_for(stable) and self._pin(before) is None:
+                assert not candidates, f"{failed} failed, and {candidates} is tried"
+
+    def _pin(self, at: Scene) -> str | None:
+        pin = self.annotation("pin")
+        return pin if pin in at.revisions else None
+
+    def _moved(self, was: Stored, now: Stored, before: Scene) -> None:
+        """One revision from one state to another."""
+        match was.state, now.state:
+            case ("Candidate" | "Superseded", "Stable") if self.in_force is None:
+                assert now.reason in ("Serving", "Unproven"), now
+                assert now.reason == "Unproven" or before.serving.get(now.name, 0)
+            case "Candidate", "Stable":
+                self._promoted(now, before)
+            case "Candidate", "Failed":
+                self._given_up(now)
+            case "Candidate", "Superseded":
+                assert self._pin(before) or not self.is_wanted(now, before), now
+            case "Failed", "Superseded":
+                assert self._pin(before) is None
+                assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
+            case "Failed", "Candidate":
+                assert self._pin(before) == now.name, f"{now} failed and is tried again"
+            case "Stable", "Retired":
+                assert now.name != self.in_force
+                assert not before.existing.get(now.name, 0)
+            case "Superseded" | "Retired" | "Stable", "Candidate":
+                assert now.name != self.in_force
+                assert now.number == max(item.number for item in before.revisions.values()) + 1
+            case _:
+                raise AssertionError(f"{was} became {now}")
+
+    def is_wanted(self, stored: Stored, at: Scene) -> bool:
+        """What the spec asks for, block size included: where none is written, that in force stays (tuning is off)."""
+        in_force = at.revisions.get(self.in_force or "")
+        block = self.world.deployment["spec"].get("blockSize", in_force.block if in_force else TRAINED_BLOCK)
+        return self.is_asked_for(stored) and stored.block == block
+
+    def _promoted(self, now: Stored, before: Scene) -> None:
+        course, world = self.courses[now.name], self.world
+        stable = before.revisions.get(self.in_force or "")
+        assert not self.replicas or before.serving.get(now.name, 0), f"{now} is promoted while it serves nobody"
+        assert not self.policy.paused or now.reason in BY_HAND, f"{now} is promoted although the rollout is paused"
+        match now.reason:
+            case "AnalysisPassed":
+                assert world.judgement.decision is Decision.PROMOTE
+                assert self._texts_compared(now)
+            case "NotCompared":
+                assert stable is None or (now.without_restart() == stable.without_restart() and now.pinned_drafter)
+            case "StableNotServing":
+                assert course.alone or course.forgotten
+            case "PromotedByHand":
+                assert self.annotation("promote") == now.name
+                assert "promote" in course.asked or course.forgotten, "promoted by an annotation left over from an earlier trial"
+            case "Pinned":
+                assert self.annotation("pin") == now.name
+            case "Unproven":
+                assert self.replicas == 0
+            case "Inconclusive":
+                assert self.policy.on_inconclusive == "Promote"
+                self._past_deadline(course)
+                assert world.judgement.decision is not Decision.FAIL
+            case _:
+                raise AssertionError(f"{now} is promoted for no reason")
+
+    def _texts_compared(self, candidate: Stored) -> bool:
+        """Where they say something, and an answer can be had."""
+        question, evidence = self.world.question, self.world.evidence
+        assert question is not None
+        assert evidence is not None
+        if evidence.probe is not None:
+            return evidence.probe[0].revision == candidate.name.removeprefix("chat-")
+        return not question.text_gates or self.world.probe_error is not None or not question.concurrent
+
+    def _given_up(self, now: Stored) -> None:
+        course = self.courses[now.name]
+        match now.reason:
+            case "Aborted":
+                assert self.annotation("abort") == now.name
+                assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
+            case "Inconclusive":
+                assert self.policy.on_inconclusive == "Rollback"
+                self._past_deadline(course)
+            case "AnalysisFailed":
+                assert self.policy.automatic_rollback
+                assert course.judged_bad
+            case "EngineFailing" | "InsufficientAccelerators" | "Unschedulable":
+                assert self.policy.automatic_rollback
+                assert course.had_trouble
+            case _:
+                raise AssertionError(f"{now} is given up for no reason")
+
+    def _past_deadline(self, course: Course) -> None:
+        assert course.served_at is not None
+        assert (self.world.now - course.served_at).total_seconds() >= self.policy.deadline_s - 1
+
+    def _replicas(self, before: Scene, after: Scene) -> None:
+        """Nothing grows without a stored reason, and a candidate never beyond one replica."""
+        for name, count in after.replicas.items():
+            if count <= before.replicas.get(name, 0):
+                continue
+            stored = after.revisions.get(name)
+            assert stored is not None, f"{name} grows and is not stored"
+            assert stored.state in ("Candidate", "Stable"), f"{stored} grows"
+            if stored.state == "Candidate" and self.in_force is not None:
+                assert count == 1, f"{stored} gets {count} replicas before it is promoted"
+
+    def _deletions(self, before: Scene, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if not isinstance(step, Delete):
+                continue
+            name = step.ref.name
+            if step.ref.kind == "Deployment":
+                assert not before.replicas[name]
+                assert not before.existing.get(name, 0)
+            if step.ref.kind == "ControllerRevision":
+                stored = before.revisions[name]
+                assert name not in (self.in_force, self.annotation("pin")), f"{stored} is deleted"
+                assert not before.existing.get(name, 0), f"{stored} runs and is deleted"
+                assert not (stored.state == "Failed" and self.is_asked_for(stored)), f"that {stored} failed is deleted"
+                assert stored.state not in ("Candidate", "Stable"), f"{stored} is deleted"
+
+    # What is shown.
+
+    def _status(self, before: Scene) -> None:
+        """``before`` shows the pods the status speaks of."""
+        status = self.world.deployment["status"]
+        rollout = status.get("rollout") or {}
+        assert rollout.get("phase", "Progressing") in PHASES
+        assert len(rollout.get("analysis") or ()) <= 7
+        assert all(len(item["message"]) <= 256 for item in rollout.get("analysis") or ())
+        assert len(json.dumps(status)) <= STATUS_BYTES
+        assert status["observedGeneration"] == self.world.deployment["metadata"]["generation"]
+        if not self.lost:
+            assert status.get("stableRevision") == self.in_force
+        if self.world.condition("Ready") == "True":
+            self._ready(before)
+
+    def _ready(self, before: Scene) -> None:
+        """What runs is what the spec asks for."""
+        now = scene(self.world)
+        stored = now.revisions.get(self.in_force or "")
+        if stored is None and (not self.replicas or self.suspended):
+            # The first revision of all: it is in force with the next plan that may write.
+            stored = now.of_state("Candidate")[0]
+        assert stored is not None
+        assert self.is_wanted(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
+        others = {name: count for name, count in before.existing.items() if count and name != stored.name}
+        assert not others, f"{others} run, and Ready is True"
+        assert before.existing.get(stored.name, 0) <= self.replicas
+        needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
+        assert before.serving.get(stored.name, 0) >= needed, "too few serve, and Ready is True"

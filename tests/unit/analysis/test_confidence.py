@@ -1,0 +1,71 @@
+"""The bounds hold at every look, by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from dflash_controller.analysis.confidence import (
+    chi_square_quantile,
+    lasting_radius,
+    mixture_deviate,
+    normal_deviate,
+    radius,
+    student_deviate,
+)
+
+SCALE = 0.02
+
+
+def _ever_above(alpha: float, walks: int, steps: int, bound: str, bias: float = 0.0) -> float:
+    """Share of random walks whose mean is ever above its bound, looked at after every block."""
+    chance = random.Random(11)
+    crossed = 0
+    for _ in range(walks):
+        total = 0.0
+        offset = bias * chance.gauss(0, 1)
+        for n in range(1, steps + 1):
+            total += chance.gauss(0, 0.1)
+            error = 0.1 / math.sqrt(n)
+            limit = normal_deviate(alpha) * error if bound == "fixed" else radius(error, 1e9, SCALE, alpha, bias)
+            if total / n + offset > limit:
+                crossed += 1
+                break
+    return crossed / walks
+
+
+def test_a_time_uniform_bound_is_exceeded_at_any_look_no_more_often_than_stated() -> None:
+    assert _ever_above(0.10, walks=1500, steps=300, bound="uniform") <= 0.10
+
+
+def test_the_same_looks_at_a_fixed_level_err_several_times_more_often() -> None:
+    assert _ever_above(0.10, walks=300, steps=300, bound="fixed") > 0.3
+
+
+@pytest.mark.parametrize("bias", [0.005, 0.02, 0.1])
+def test_an_error_drawn_once_is_covered_too(bias: float) -> None:
+    assert _ever_above(0.10, walks=1500, steps=200, bound="uniform", bias=bias) <= 0.10
+
+
+def test_the_bound_costs_least_near_the_scale_it_was_made_for() -> None:
+    deviates = {at: mixture_deviate(SCALE, at, 0.05) for at in (SCALE / 10, SCALE, SCALE * 10)}
+    assert deviates[SCALE] == min(deviates.values())
+    assert deviates[SCALE] < 2.9
+    assert normal_deviate(0.05) < deviates[SCALE]
+
+
+def test_bias_does_not_shrink_with_samples() -> None:
+    assert radius(1e-9, 50, SCALE, 0.10, bias=0.03) == pytest.approx(1.645 * 0.03, rel=1e-3)
+    assert lasting_radius(0.10, 0.03) == pytest.approx(1.645 * 0.03, rel=1e-3)
+
+
+@pytest.mark.parametrize(("z", "freedom", "expected"), [(1.645, 10, 1.812), (2.576, 10, 3.169), (1.96, 7, 2.365), (2.576, 30, 2.750)])
+def test_few_blocks_widen_as_students_t_does(z: float, freedom: float, expected: float) -> None:
+    assert student_deviate(z, freedom) == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize(("probability", "freedom", "expected"), [(0.975, 1, 5.024), (0.975, 4, 11.143), (0.95, 2, 5.991)])
+def test_chi_square_quantiles(probability: float, freedom: float, expected: float) -> None:
+    assert chi_square_quantile(probability, freedom) == pytest.approx(expected, rel=0.02)

@@ -1,0 +1,110 @@
+"""Estimates and their errors, against simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from dflash_controller.analysis.blocks import Counts, Side
+from dflash_controller.analysis.effect_size import Batch, Contrast, contrast
+
+
+def _counts(steps: float, committed: float, seconds: float = 30.0, passes: float | None = None) -> Counts:
+    return Counts(30.0, 30.0, 0.0, steps, committed, seconds, passes, None, None, None)
+
+
+def _side(pods: dict[str, list[Counts]]) -> Side:
+    return Side((), tuple((pod, tuple(blocks)) for pod, blocks in pods.items()))
+
+
+def _acceptance(new: Side, old: Side, unseen: float = 0.03) -> Contrast | None:
+    return contrast(new, old, lambda b: b.committed, lambda b: b.steps, unseen)
+
+
+def _random_pod(chance: random.Random, blocks: int, level: float = 6.0, memory: float = 0.0) -> list[Counts]:
+    found, last = [], 0.0
+    for _ in range(blocks):
+        steps = chance.uniform(1000, 5000)
+        last = memory * last + math.sqrt(1 - memory**2) * chance.gauss(0, 1)
+        found.append(_counts(steps, steps * (level + 0.5 * last)))
+    return found
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.25])
+def test_the_standard_error_is_the_spread_of_the_estimate_over_repetitions(memory: float) -> None:
+    chance = random.Random(5)
+    found = []
+    for _ in range(400):
+        new = _side({"n": _random_pod(chance, 20, memory=memory)})
+        old = _side({p: _random_pod(chance, 20, memory=memory) for p in "ab"})
+        found.append(_acceptance(new, old))
+    differences = [f.difference for f in found if f]
+    spread = math.sqrt(sum(d * d for d in differences) / len(differences))
+    stated = math.sqrt(sum(f.variance for f in found if f) / len(found))
+    assert stated == pytest.approx(spread, rel=0.15)
+
+
+def test_the_estimate_is_pooled_not_a_mean_of_quotients() -> None:
+    new = _side({"n": [_counts(1000, 8000)] + [_counts(100, 200)] * 9})
+    found = _acceptance(new, _side({"o": [_counts(100, 500)] * 10}))
+    assert found
+    assert found.difference == pytest.approx(math.log((8000 + 1800) / 1900 / 5))
+
+
+def test_what_replicas_differ_by_is_seen_among_two_and_assumed_for_one() -> None:
+    chance = random.Random(5)
+    new = _side({"n": _random_pod(chance, 20)})
+    far = _side({"a": _random_pod(chance, 20, 7.0), "b": _random_pod(chance, 20, 5.0)})
+    one = _side({"a": _random_pod(chance, 40)})
+    seen, unseen = _acceptance(new, far), _acceptance(new, one)
+    assert seen
+    assert unseen
+    assert unseen.bias == unseen.bias_at_least == pytest.approx(math.sqrt(2) * 0.03)
+    assert seen.bias == pytest.approx(math.log(7 / 5) / math.sqrt(2) * math.sqrt(1.5), rel=0.15)
+    assert 0 < seen.bias_at_least < seen.bias
+
+
+def test_replicas_that_are_alike_add_nothing_most_of_the_time() -> None:
+    chance = random.Random(5)
+    found = [_acceptance(_side({"n": _random_pod(chance, 20)}), _side({p: _random_pod(chance, 20) for p in "ab"})) for _ in range(200)]
+    assert sum(f.bias == 0 for f in found if f) > 100
+    assert sum(f.bias_at_least == 0 for f in found if f) > 180
+
+
+def _loaded(batches: list[float], base_s: float, slope: float, acceptance: float = 6.0) -> list[Counts]:
+    return [_counts(3000, 3000 * acceptance, 3000 * base_s * batch**slope, 3000 / batch) for batch in batches]
+
+
+def _speed(new: Side, old: Side) -> Contrast:
+    batch = Batch(lambda b: math.log((b.steps or 0) / (b.passes or 1)), lambda b: b.steps)
+    found = contrast(new, old, lambda b: b.committed, lambda b: b.decode_seconds, 0.05, batch)
+    assert found
+    return found
+
+
+def test_speed_is_compared_at_equal_batch() -> None:
+    """The candidate happens to have larger batches, on the same step-time curve."""
+    new = _side({"n": _loaded([6, 7, 8, 9, 10, 8, 7, 9, 10], 0.01, 0.5)})
+    old = _side({"o": _loaded([4, 5, 6, 7, 5, 4, 6, 7, 4], 0.01, 0.5)})
+    assert _speed(new, old).difference == pytest.approx(0.0, abs=0.005)
+
+
+def test_a_slower_step_is_seen_whatever_the_load() -> None:
+    new = _side({"n": _loaded([6, 7, 8, 9, 10, 8, 7, 9, 10], 0.012, 0.5)})
+    old = _side({"o": _loaded([4, 5, 6, 7, 5, 4, 6, 7, 4], 0.01, 0.5)})
+    assert _speed(new, old).difference == pytest.approx(-math.log(1.2), abs=0.005)
+
+
+def test_loads_apart_that_never_vary_leave_the_price_of_a_batch_uncertain() -> None:
+    new, old = _side({"n": _loaded([8.0] * 10, 0.01, 0.5)}), _side({"o": _loaded([4.0] * 10, 0.01, 0.5)})
+    found = _speed(new, old)
+    assert math.sqrt(found.variance) == pytest.approx(0.3 * math.log(2), rel=0.05)
+    assert abs(found.difference) < 2 * math.sqrt(found.variance)
+
+
+def test_fewer_than_eight_blocks_say_nothing() -> None:
+    enough = _side({"n": [_counts(100, 500)] * 8})
+    assert _acceptance(enough, _side({"o": [_counts(100, 500)] * 7})) is None
+    assert _acceptance(enough, _side({"o": [_counts(100, 500)] * 5, "p": [_counts(100, 500)] * 3})) is not None

@@ -1,0 +1,142 @@
+"""The recommendation on published tables, and where its priors are from."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import tuner, tuner_priors
+from benchmarks.tuner_priors import DATA
+from benchmarks.tuner_tables import load
+from dflash_controller.tuner.acceptance import mean_length
+from dflash_controller.tuner.priors import Card, Priors
+from dflash_controller.tuner.recommend import Load, recommend
+from dflash_controller.tuner.steps import StepTimes
+
+PUBLISHED = tuner.Benchmark(load(DATA / "seed_tables.csv", DATA / "seed_accept.csv"))
+H100 = tuner.Benchmark(load(DATA / "h100_vllm_dense.csv", DATA / "h100_vllm_dense_accept.csv"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> list[str]:
+    """Arguments for a table of another model, with other blocks and concurrencies, made by the law itself."""
+    rows = ["model,workload,concurrency,block_size,method,tok_per_s,notes"]
+    lengths = {block: mean_length(0.88, 0.993, block) for block in (4, 5, 10)}
+    for workload in ("code", "chat"):
+        for c in (2, 6, 12, 24, 96):
+            rows.append(f"Other,{workload},{c},1,AR,{c / 0.004},")
+            blocks = (4, 5) if c == 24 else (5, 10)
+            rows += [f"Other,{workload},{c},{b},DFlash,{c * lengths[b] / (0.005 * (1 + b * c / 120))},first" for b in blocks]
+            rows.append(f"Other,{workload},{c},{blocks[1]},DFlash,1,another run of the same cell")
+    accept = ["model,workload,block_size,method,accept_len"]
+    accept += [f"Other,{workload},{b},DFlash,{t}" for workload in ("code", "chat") for b, t in lengths.items()]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    (tmp_path / "a.csv").write_text("\n".join(accept))
+    return ["--tables", str(tmp_path / "t.csv"), "--accept", str(tmp_path / "a.csv")]
+
+
+def ran(arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    monkeypatch.setattr(tuner, "DRAWS", 3)
+    assert tuner.main(arguments) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("start", [16, 8])
+def test_the_choice_is_as_good_as_promised_on_the_published_tables(start: int) -> None:
+    limits = {PUBLISHED.cold_varied: (0.25, 5.1), PUBLISHED.cold_single: (0.5, 11.0), PUBLISHED.warm: (0.10, 2.0)}
+    for protocol, (mean, worst) in limits.items():
+        outcome = protocol(start)
+        assert len(outcome.regrets) == 54
+        assert outcome.mean is not None
+        assert outcome.mean <= mean
+        assert outcome.worst is not None
+        assert outcome.worst <= worst
+
+
+@pytest.mark.parametrize("start", [16, 8])
+def test_varied_load_on_another_engine_and_gpu_gives_no_wrong_choice(start: int) -> None:
+    assert H100.cold_varied(start).regrets == (0.0,) * 7
+
+
+def test_noisy_step_times_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "DRAWS", 10)
+    for start in PUBLISHED.starts:
+        line = PUBLISHED.noisy(start)
+        assert 0 < line["mean_regret_pct"] <= 0.35
+        assert line["p90_regret_pct"] <= 0.6
+
+
+def test_baselines_are_those_known_of_the_tables() -> None:
+    found = {name: (outcome.mean, outcome.worst) for name, outcome in PUBLISHED.baselines().items()}
+    assert found["best_threshold"] == pytest.approx((0.17, 3.4), abs=0.05)
+    assert found["16_if_c_1"] == pytest.approx((1.07, 11.0), abs=0.05)
+    assert found["always_8"] == pytest.approx((4.26, 20.6), abs=0.05)
+    assert found["always_16"] == pytest.approx((5.62, 26.6), abs=0.05)
+
+
+def test_the_stated_uncertainty_is_that_of_the_tables() -> None:
+    """Deviations over what was stated: at most 1 on average, and none that would be a surprise."""
+    for benchmark in (PUBLISHED, H100):
+        for start in (16, 8):
+            misses = []
+            for cell in benchmark.cells:
+                series, other = cell.series, 24 - start
+                steps = StepTimes(tuner.points(series, [start], series.concurrencies), benchmark._priors[series.model].steps)
+                load_ = Load(float(cell.concurrency))
+                told = recommend(start, [other], [load_], benchmark._own(series, start), steps).of(other)
+                true = math.log(series.speeds[other, cell.concurrency] / series.speeds[start, cell.concurrency])
+                misses.append((true - told.log_gain) / told.log_sigma)
+            assert 0.4 < math.sqrt(sum(miss**2 for miss in misses) / len(misses)) < 1.0
+            assert max(map(abs, misses)) < 2.5
+
+
+def test_any_table_with_these_columns_is_judged(
+    table: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *lines, summary = ran(table, capsys, monkeypatch)
+    assert {(line["protocol"], line["start"]) for line in lines} == {
+        (protocol, start) for protocol in ("cold_varied", "cold_single", "warm", "cold_varied_noise") for start in (10, 5)
+    }
+    for line in lines:
+        assert {"protocol", "start", "cells", "mean_regret_pct", "max_regret_pct", "wrong"} <= set(line)
+        assert line["cells"] == (10 if line["start"] == 5 else 8), "at 24 block 10 was not measured"
+    assert all(line["wrong"] == 0 for line in lines if line["protocol"] != "cold_varied_noise"), "the table follows the law"
+    assert summary["summary"] is True
+    assert {"cold_varied_mean", "cold_varied_max", "cold_single_mean", "warm_mean", "warm_max", "baselines"} <= set(summary)
+    assert summary["baselines"]["always_10"]["max"] > 1, "the table has a choice to make, and the first row of a cell counts"
+
+
+def test_a_table_of_one_workload_says_that_there_is_nothing_to_warm_up_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["--tables", str(DATA / "h100_vllm_dense.csv"), "--accept", str(DATA / "h100_vllm_dense_accept.csv")]
+    *_, summary = ran(files, capsys, monkeypatch)
+    assert summary["warm_mean"] is None
+    assert summary["cold_varied_max"] == 0.0
+
+
+def test_priors_are_what_the_project_s_tables_say() -> None:
+    assert tuner_priors.TARGET.read_text(encoding="utf-8") == tuner_priors.text(), "run python -m benchmarks.tuner_priors"
+
+
+def test_no_prior_knows_the_model_under_test() -> None:
+    for model in ("Qwen3.5-9B", "Qwen/Qwen3.5-9B", "qwen3.5-9b-FP8"):
+        kept = {card.model for card in Priors.load().without(model).cards}
+        assert kept == {"Qwen3.5-27B", "Qwen3.5-35B-A3B", "Qwen3-8B-shape"}
+    assert len(Priors.load().without("Qwen3.5-4B").cards) == len(Priors.load().cards)
+
+
+def test_the_benchmark_leaves_the_model_s_own_card_out() -> None:
+    whole = Priors.load().prior()
+    for series in PUBLISHED._table:
+        if "397B" not in series.model:
+            assert PUBLISHED._priors[series.model] != whole
+
+
+def test_priors_without_a_card_are_refused() -> None:
+    with pytest.raises(ValueError, match="no card"):
+        Priors([Card("a", "b", None, 0.7, 0.99)]).prior()

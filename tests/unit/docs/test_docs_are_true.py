@@ -1,0 +1,142 @@
+"""What the hand-written documentation says is so: links, files, commands, names, metrics, releases, and the object in the README."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dflash_controller.api import names
+from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.status import Status
+from dflash_controller.api.structural import structural
+from dflash_controller.api.types import Spec
+from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.engines.sglang.limits import RELEASES as SGLANG
+from dflash_controller.engines.vllm.launch import RELEASES as VLLM
+from dflash_controller.model.snapshot import Key
+from dflash_controller.runtime.metrics import Metrics, Shown
+from dflash_controller.runtime.settings import PREFIX, Settings
+from testbed.simulator.faults import Faults
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run"])
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", text_of("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named - targets == set()
+
+
+@every_page
+def test_modules_and_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    modules = set(re.findall(r"python -m ((?:testbed|benchmarks|dflash_controller)[a-z_.]*)", text))
+    assert [name for name in sorted(modules) if importlib.util.find_spec(name) is None] == []
+    files = set(re.findall(r"(?<![\w/.-])((?:dflash_controller|testbed|tests|charts|examples|images|benchmarks)/[\w./-]*[\w/])", text))
+    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+
+
+def test_every_metric_of_the_operator_is_documented_and_no_other() -> None:
+    metrics = Metrics()
+    metrics.watch_queue(lambda: 0.0, lambda: 0.0)
+    metrics.show(Key("a", "b"), Shown("Held", {"r": "stable"}, [{"metric": "speed", "verdict": "Failed", "limit": 5.0}]))
+    page = metrics.page().decode()
+    exist = set(re.findall(r"^# TYPE (dflash_\w+) ", page, re.MULTILINE))
+    named = set(re.findall(r"^\| `(dflash_\w+)", text_of("docs/operations.md"), re.MULTILINE))
+    assert named == exist
+
+
+def test_the_rights_are_those_of_the_chart() -> None:
+    rules = re.findall(r"resources: \[(.+)\]\n +verbs: \[(.+)\]", text_of("charts/dflash-operator/templates/rbac.yaml"))
+    granted = {(name, verbs) for names, verbs in rules for name in names.split(", ")}
+    rights = text_of("docs/operations.md").partition("\n## Rights\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([a-z/, ]+)(?: \(.+\))? \| ([a-z, ]+) \| ", rights, re.MULTILINE)
+    assert {(name, verbs) for names, verbs in rows for name in names.split(", ")} == granted
+
+
+def test_the_supported_releases_are_those_of_the_code() -> None:
+    defaults = OperatorDefaults().versions
+    text = text_of("docs/engines.md")
+    for name, releases in (("SGLang", SGLANG), ("vLLM", VLLM)):
+        [row] = re.findall(rf"^\| {name} \| (.+) \|$", text, re.MULTILINE)[:1]
+        floor, _, tested, default = row.split(" | ")
+        assert (floor, tested, default) == (releases.floor, ", ".join(releases.tested), defaults[name.lower()])
+
+
+def test_every_fault_of_the_simulator_is_documented() -> None:
+    text = text_of("docs/testbed.md")
+    assert [name for name in Faults().to_json() if f"`{name}`" not in text] == []
+
+
+def test_the_object_in_the_readme_is_valid() -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", text_of("README.md"), re.DOTALL)
+    assert isinstance(parse_spec(yaml.safe_load(block)), Spec)
+
+
+def test_every_folder_of_the_layout_exists() -> None:
+    [layout] = re.findall(r"## Where things are\n\n```\n(.*?)```", text_of("README.md"), re.DOTALL)
+    named = [name for line in layout.splitlines() for name in re.findall(r"^(?:\S+/ ?)+", line)]
+    directories = [name for group in named for name in group.split()]
+    assert len(directories) >= 10
+    assert [name for name in directories if not (ROOT / name).is_dir()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings: lower case, punctuation gone, spaces become dashes."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_links_into_a_page_name_one_of_its_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert [f"{file}#{anchor}" for file, anchor in links if anchor not in anchors(page.parent / file if file else page)] == []
+
+
+def fields(node: Mapping[str, Any], path: str) -> Iterator[str]:
+    yield path
+    inner = node.get("items", node)
+    for name, child in inner.get("properties", {}).items():
+        yield from fields(child, f"{path}.{name}")
+
+
+@every_page
+def test_fields_named_by_their_path_exist(page: Path) -> None:
+    exist = {*fields(structural(Spec), "spec"), *fields(structural(Status), "status")}
+    text = re.sub("<!-- generated.*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = set(re.findall(r"`((?:spec|status)\.[\w.]+)(?:`|:)", text)) | set(re.findall(r"\{\.(status\.[\w.]+)", text))
+    assert named - exist == set()
+
+
+@every_page
+def test_annotations_exist(page: Path) -> None:
+    exist = {value for name, value in vars(names).items() if name.startswith(("ANNOTATION_", "LABEL_"))}
+    exist |= {f"{names.GROUP}/{names.VERSION}"}
+    text = page.read_text(encoding="utf-8").replace("serving\\.dflash\\.io", names.GROUP)
+    assert set(re.findall(rf"{names.GROUP}/[\w-]*\w", text)) - exist == set()
+
+
+@every_page
+def test_settings_exist(page: Path) -> None:
+    exist = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    named = set(re.findall(rf"`({PREFIX}[A-Z_]*[A-Z])`", page.read_text(encoding="utf-8")))
+    assert {name for name in named - exist if not name.startswith(("DFLASH_TESTBED_", "DFLASH_SIM_"))} == set()

@@ -1,0 +1,255 @@
+"""Formulas against pages of real engines (vLLM 0.26.0 and SGLang 0.5.17 on one H100, acceptance imposed at 6.42)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash_controller.observe.pipeline.metric_schema import SGLANG, VLLM, MetricDialect, figures
+from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.result import Absent, Value
+from dflash_controller.observe.pipeline.series import Cell, Page, Window
+from dflash_controller.observe.sources.scrape.exposition import read_page
+from dflash_controller.observe.sources.scrape.ring import Ring
+
+PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
+REAL = {VLLM.engine: (VLLM, PAGES / "vllm-0.26.0.txt"), SGLANG.engine: (SGLANG, PAGES / "sglang-0.5.17.txt")}
+
+
+def real(dialect: MetricDialect) -> Page:
+    page = read_page(REAL[dialect.engine][1].read_text(encoding="utf-8"), dialect)
+    assert page is not None
+    return page
+
+
+def share(page: Page, part: float) -> Page:
+    """The page as it was when every counter had come ``part`` of the way."""
+    return Page({cell: value * part for cell, value in page.counters.items()}, page.gauges)
+
+
+def between(first: Page, last: Page, seconds: float = 300.0) -> Window:
+    ring = Ring(seconds)
+    ring.add(0.0, first)
+    ring.add(seconds, last)
+    window = ring.window(seconds)
+    assert window is not None
+    return window
+
+
+def over(dialect: MetricDialect, *windows: Window, expected: int | None = None, speculation_on: bool = True) -> Figures:
+    return figures(dialect, windows, expected=expected or len(windows), speculation_on=speculation_on)
+
+
+def value(measured: object) -> float:
+    assert isinstance(measured, Value), measured
+    return measured.value
+
+
+@pytest.mark.parametrize("engine", sorted(REAL))
+def test_acceptance_block_and_rate_come_back_from_real_pages(engine: str) -> None:
+    dialect = REAL[engine][0]
+    page = real(dialect)
+    got = over(dialect, between(share(page, 0.25), page))
+    assert 6.36 <= value(got.acceptance_length) <= 6.47
+    assert value(got.block_size) == 16
+    tokens = page.counters[Cell("tokens")]
+    assert value(got.tokens_per_second) == pytest.approx(0.75 * tokens / 300)
+    assert got.window_s == 300
+
+
+def test_vllm_positions_follow_the_imposed_survival() -> None:
+    got = over(VLLM, between(Page(), real(VLLM)))
+    imposed, survival = [], 1.0
+    for position in range(15):
+        survival *= 0.88 * 0.9925**position
+        imposed.append(survival)
+    assert got.acceptance_by_position == pytest.approx(imposed, abs=0.015)
+    assert 1 + sum(got.acceptance_by_position) == pytest.approx(value(got.acceptance_length))
+
+
+def test_both_ways_to_the_step_time_agree() -> None:
+    """Per request and step, and per pass: tokens of all requests ÷ (τ · c) steps in the same time."""
+    vllm = over(VLLM, between(Page(), real(VLLM)))
+    tokens, inter_token = real(VLLM).counters[Cell("tokens")], real(VLLM).counters[Cell("step_seconds")]
+    assert value(vllm.step_time_s) == pytest.approx(inter_token * value(vllm.acceptance_length) / tokens, rel=0.02)
+    assert value(vllm.step_time_s) == pytest.approx(0.0191, rel=0.01)
+    assert value(over(SGLANG, between(Page(), real(SGLANG))).step_time_s) == pytest.approx(0.0187, rel=0.01)
+
+
+def test_sglang_concurrency_is_the_mean_decode_batch_not_the_gauge() -> None:
+    counters = real(SGLANG).counters
+    got = value(over(SGLANG, between(Page(), real(SGLANG))).concurrency)
+    assert got == pytest.approx(counters[Cell("tokens")] / (6.39 * counters[Cell("passes")]), rel=0.01)
+    assert got > 12, "the page's num_running_reqs is 0"
+
+
+@pytest.mark.parametrize("busy", [1.0, 0.1])
+def test_vllm_concurrency_is_that_of_busy_time(busy: float) -> None:
+    """Eight requests at 10 ms a step for ``busy`` of the window, one step in five only prefills."""
+    steps = 300 * busy / 0.01
+    deltas = {Cell("request_steps"): 8 * steps, Cell("step_seconds"): 8 * 300 * busy, Cell("steps"): 1.25 * steps}
+    got = value(over(VLLM, Window(300, deltas)).concurrency)
+    assert got == pytest.approx(8.0 if busy == 1.0 else 6.4)
+
+
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG], ids=lambda one: one.engine)
+def test_an_idle_window_has_a_rate_of_zero_and_no_other_figure(dialect: MetricDialect) -> None:
+    page = real(dialect)
+    got = over(dialect, between(page, page))
+    assert value(got.tokens_per_second) == 0
+    assert got.acceptance_length == Absent("NoTraffic"), "SGLang's gauge would still say 6.4"
+    assert got.concurrency == Absent("NoTraffic")
+    assert got.step_time_s == Absent("NoTraffic")
+    assert value(got.block_size) == 16
+    assert value(got.requests) == 0
+
+
+def test_series_that_are_not_there_yet_are_absent_not_zero() -> None:
+    fresh = Page({Cell("queue_seconds"): 0.0}, {Cell("block"): 16.0})
+    got = over(SGLANG, between(fresh, fresh))
+    assert value(got.block_size) == 16
+    for figure in (got.acceptance_length, got.concurrency, got.tokens_per_second, got.step_time_s, got.ttft_s, got.requests):
+        assert figure == Absent("NoSeries")
+
+
+def test_no_pod_scraped_leaves_everything_absent() -> None:
+    got = over(VLLM, expected=3)
+    assert got.acceptance_length == got.tokens_per_second == got.block_size == Absent("NoSeries")
+    assert (got.pods_scraped, got.pods_expected) == (0, 3)
+
+
+def test_sglang_long_requests_that_have_not_ended_give_no_acceptance() -> None:
+    """Tokens and passes move, verify steps are credited at the end."""
+    ended = {Cell("generated"): 0.0, Cell("verify_steps"): 0.0}
+    got = over(SGLANG, Window(300, {Cell("tokens"): 5000.0, Cell("passes"): 900.0, **ended}))
+    assert got.acceptance_length == got.concurrency == Absent("NoTraffic")
+    assert value(got.tokens_per_second) == pytest.approx(5000 / 300)
+
+
+def test_speculation_off_names_the_reason_and_keeps_the_load() -> None:
+    sglang = {
+        Cell("tokens"): 24_000.0, Cell("passes"): 3_000.0, Cell("generated"): 24_080.0, Cell("requests"): 80.0,
+        Cell("e2e_seconds"): 260.0, Cell("queue_seconds"): 8.0, Cell("prefill_seconds"): 12.0,
+    }  # fmt: skip
+    vllm = {Cell("request_steps"): 24_000.0, Cell("step_seconds"): 240.0, Cell("steps"): 3_000.0, Cell("tokens"): 24_080.0}
+    for dialect, deltas in ((SGLANG, sglang), (VLLM, vllm)):
+        got = over(dialect, Window(300, deltas), speculation_on=False)
+        assert got.acceptance_length == got.block_size == Absent("SpeculationOff")
+        assert got.acceptance_by_position == ()
+        assert value(got.concurrency) == pytest.approx(8.0)
+        assert value(got.step_time_s) == pytest.approx(0.01)
+
+
+def test_vllm_steps_without_drafts_give_no_acceptance_but_a_block_by_its_positions() -> None:
+    positions = {Cell("accepted_at", str(i)): 0.0 for i in range(7)}
+    drafts = {Cell("drafts"): 0.0, Cell("accepted"): 0.0, Cell("draft_tokens"): 0.0}
+    got = over(VLLM, Window(300, {**positions, **drafts, Cell("tokens"): 900.0}))
+    assert got.acceptance_length == Absent("NoTraffic")
+    assert got.acceptance_by_position == ()
+    assert value(got.block_size) == 8
+
+
+def test_pods_are_summed_before_they_are_divided() -> None:
+    """A pod that answered one stray request must not pull the mean of a busy one."""
+    busy = Window(300, {Cell("accepted"): 54_000.0, Cell("drafts"): 10_000.0, Cell("tokens"): 64_000.0})
+    stray = Window(300, {Cell("accepted"): 0.0, Cell("drafts"): 10.0, Cell("tokens"): 11.0})
+    got = over(VLLM, busy, stray)
+    assert value(got.acceptance_length) == pytest.approx(6.4, rel=0.002)
+    assert value(got.tokens_per_second) == pytest.approx(64_011 / 300)
+
+
+def test_a_pod_without_both_series_stays_out_of_the_quotient() -> None:
+    whole = Window(300, {Cell("generated"): 640.0, Cell("verify_steps"): 100.0})
+    half = Window(300, {Cell("generated"): 640.0})
+    assert value(over(SGLANG, whole, half).acceptance_length) == pytest.approx(6.4)
+
+
+def test_tokens_per_second_uses_each_pods_own_span_and_scales_to_all_pods() -> None:
+    old, young = Window(300, {Cell("tokens"): 30_000.0}), Window(60, {Cell("tokens"): 6_000.0})
+    assert value(over(VLLM, old, young, expected=10).tokens_per_second) == pytest.approx(1_000)
+
+
+SGLANG_LABELS = 'model_name="m",engine_type="unified",moe_ep_rank="0",pp_rank="0"'
+
+
+def test_sglang_labels_are_summed_ranks_are_not_and_priorities_are_not_counted_twice() -> None:
+    text = "\n".join(
+        [
+            "# TYPE sglang:generation_tokens counter",
+            'sglang:generation_tokens_total{is_streaming="true",model_name="m"} 100',
+            'sglang:generation_tokens_total{is_streaming="false",model_name="m"} 28',
+            'sglang:generation_tokens_created{is_streaming="false",model_name="m"} 1.7e9',
+            'sglang:spec_verify_calls_total{model_name="m"} 20',
+            f'sglang:cuda_graph_passes_total{{{SGLANG_LABELS},dp_rank="0",tp_rank="0",mode="decode_cuda_graph"}} 70',
+            f'sglang:cuda_graph_passes_total{{{SGLANG_LABELS},dp_rank="0",tp_rank="0",mode="decode_none"}} 5',
+            f'sglang:cuda_graph_passes_total{{{SGLANG_LABELS},dp_rank="1",tp_rank="4",mode="decode_cuda_graph"}} 74',
+            f'sglang:cuda_graph_passes_total{{{SGLANG_LABELS},dp_rank="0",tp_rank="0",mode="prefill_cuda_graph"}} 900',
+            f'sglang:realtime_tokens_total{{{SGLANG_LABELS},dp_rank="0",tp_rank="0",mode="decode"}} 60',
+            f'sglang:realtime_tokens_total{{{SGLANG_LABELS},dp_rank="1",tp_rank="4",mode="decode"}} 68',
+            f'sglang:realtime_tokens_total{{{SGLANG_LABELS},dp_rank="1",tp_rank="4",mode="prefill_compute"}} 1000',
+            'sglang:queue_time_seconds_sum{model_name="m",priority=""} 3',
+            'sglang:queue_time_seconds_sum{model_name="m",priority="1"} 2',
+            'sglang:time_to_first_token_seconds_sum{is_streaming="false"} 1053',
+            'sglang:time_to_first_token_seconds_count{is_streaming="false"} 1448',
+            'sglang:time_to_first_token_seconds_sum{is_streaming="true"} 0.5',
+            'sglang:time_to_first_token_seconds_count{is_streaming="true"} 10',
+            f"sglang:spec_num_draft_tokens{{{SGLANG_LABELS}}} 8",
+            f"sglang:fwd_occupancy{{{SGLANG_LABELS}}} NaN",
+            "",
+        ]
+    )
+    page = read_page(text, SGLANG)
+    assert page is not None
+    assert page.counters == {
+        Cell("generated"): 128.0,
+        Cell("verify_steps"): 20.0,
+        Cell("passes"): 75.0,
+        Cell("tokens"): 128.0,
+        Cell("queue_seconds"): 3.0,
+        Cell("ttft_seconds"): 0.5,
+        Cell("ttft_requests"): 10.0,
+        Cell("prefilled"): 1000.0,
+        Cell("bare_passes"): 5.0,
+    }
+    assert page.gauges == {Cell("block"): 8.0}
+    got = over(SGLANG, between(Page(), page))
+    assert value(got.ttft_s) == pytest.approx(0.05)
+
+
+def test_vllm_engines_of_one_pod_are_summed_but_step_together() -> None:
+    lines = []
+    for engine in "01":
+        lines += [
+            f'vllm:inter_token_latency_seconds_count{{engine="{engine}"}} 400',
+            f'vllm:inter_token_latency_seconds_sum{{engine="{engine}"}} 4',
+            f'vllm:iteration_tokens_total_count{{engine="{engine}"}} 100',
+        ]
+    page = read_page("\n".join(lines), VLLM)
+    assert page is not None
+    assert value(over(VLLM, between(Page(), page)).concurrency) == pytest.approx(8.0)
+
+
+def test_real_sglang_traffic_without_streaming_has_no_first_token_time() -> None:
+    assert over(SGLANG, between(Page(), real(SGLANG))).ttft_s == Absent("NoSeries")
+    assert value(over(VLLM, between(Page(), real(VLLM))).ttft_s) == pytest.approx(0.062, abs=0.001)
+
+
+def test_a_page_of_another_program_is_no_page() -> None:
+    assert read_page("# HELP up x\nup 1\nprocess_open_fds 3\n", VLLM) is None
+    assert read_page("", SGLANG) is None
+
+
+def test_a_page_with_the_engine_but_none_of_our_series_is_an_empty_page() -> None:
+    assert read_page("sglang:max_total_num_tokens 5\n", SGLANG) == Page()
+
+
+@pytest.mark.parametrize("bad", ['vllm:generation_tokens_total{engine="0"', "vllm:generation_tokens_total{} many"])
+def test_a_malformed_needed_line_is_an_error(bad: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_page(bad, VLLM)
+
+
+def test_not_a_number_is_skipped() -> None:
+    page = read_page('vllm:generation_tokens_total{engine="0"} NaN\nvllm:spec_decode_num_drafts_total 5\n', VLLM)
+    assert page == Page({Cell("drafts"): 5.0})

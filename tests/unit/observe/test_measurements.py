@@ -1,0 +1,92 @@
+"""Which pods the collector is asked to measure, and how the runtime asks for stretches: by the names it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.cluster import kinds
+from dflash_controller.cluster.store import Store
+from dflash_controller.observe.pipeline.series import Cell, Span, Window
+from dflash_controller.observe.pipeline.source import Round, Target
+from dflash_controller.observe.status_values.display import ShowSettings
+from dflash_controller.runtime.measurements import Measurements
+from tests.support.planning_world import KEY, World
+
+SERVING = Window(
+    30, {Cell("passes"): 1000.0, Cell("tokens"): 8000.0, Cell("generated"): 48_000.0, Cell("verify_steps"): 8000.0}, {Cell("block"): 8.0}
+)
+
+
+class Source:
+    """Every pod answers."""
+
+    failed_reason, where = Reason.METRICS_UNREACHABLE, "The source"
+
+    def __init__(self) -> None:
+        self.asked: Sequence[Target] = ()
+
+    async def collect(self, targets: Sequence[Target]) -> Round:
+        self.asked = targets
+        uids = [target.uid for target in targets]
+        return Round(answered=frozenset(uids), spans={uid: (Span(4e9, SERVING),) for uid in uids})
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class Fleet:
+    """A deployment with one ready pod, as the operator made it, in the store."""
+
+    def __init__(self, tuning: dict[str, Any] | None) -> None:
+        world = World({"target": {"model": "Qwen/Qwen3.5-9B"}, "engine": {"name": "sglang"}} | ({"tuning": tuning} if tuning else {}))
+        world.settle()
+        self.store, self.source = Store(), Source()
+        snapshot = world.snapshot()
+        assert snapshot.deployment is not None
+        deployment = snapshot.deployment
+        deployment["metadata"].setdefault("labels", {})
+        self.store.put(kinds.DFLASH_DEPLOYMENT, deployment)
+        for revision in snapshot.revisions:
+            self.store.put(kinds.CONTROLLER_REVISION, revision)
+        self.stable = str(deployment["status"]["stableRevision"])
+        labels = {names.LABEL_REVISION: self.stable.removeprefix(f"{KEY.name}-"), names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
+        self.store.put(
+            kinds.POD,
+            {
+                "metadata": {
+                    "namespace": KEY.namespace,
+                    "name": "demo-x",
+                    "uid": "x",
+                    "resourceVersion": "1",
+                    "labels": names.child_labels(KEY.name) | labels,
+                },
+                "spec": {"nodeName": "n1"},
+                "status": {"podIP": "127.0.0.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+            },
+        )
+        self.measurements = Measurements(self.store, self.source, lambda _: None, ShowSettings())
+
+
+@pytest.mark.parametrize(
+    ("tuning", "tuned"), [(None, True), ({"mode": "Advise"}, True), ({"mode": "Auto"}, True), ({"mode": "Off"}, False)]
+)
+async def test_pods_are_tuned_unless_the_user_says_off(tuning: dict[str, Any] | None, tuned: bool) -> None:
+    fleet = Fleet(tuning)
+    await fleet.measurements.collector.round()
+    assert [(target.pod, target.tuned) for target in fleet.source.asked] == [("demo-x", tuned)]
+
+
+async def test_stretches_and_measured_pods_are_asked_for_by_the_name_of_the_stable_revision() -> None:
+    fleet = Fleet(None)
+    assert fleet.measurements.measured(KEY, fleet.stable) == 0
+    await fleet.measurements.collector.round()
+    assert fleet.measurements.measured(KEY, fleet.stable) == 1
+    assert fleet.measurements.measured(KEY, "demo-other") == 0
+    (told,) = fleet.measurements.stretches(KEY, fleet.stable)
+    assert (told.block, told.committed, told.steps) == (8, 48_000, 8000)
+    assert fleet.measurements.stretches(KEY, fleet.stable) == []

@@ -1,0 +1,82 @@
+"""The formulas against engines whose load, acceptance and step time are known because they are simulated."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_controller.observe.pipeline.metric_schema import DIALECTS, figures
+from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.result import Absent, Value
+from dflash_controller.observe.sources.scrape.exposition import read_page
+from dflash_controller.observe.sources.scrape.ring import Ring
+from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.settings import EngineSettings
+from testbed.simulator.table import seed_table
+from testbed.traffic.in_process import closed_loop, open_loop
+from testbed.traffic.mix import Mix, Shots
+from testbed.traffic.report import summarize
+
+MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
+SECONDS = 60.0
+
+
+def engine(name: str, block: int) -> SimulatedEngine:
+    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.26.0", f"Qwen/{MODEL}", "m", 1, block_size=block)
+    return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
+
+
+def observed(name: str, before: str | None, after: str | None, seconds: float, speculation_on: bool) -> Figures:
+    ring = Ring(300.0)
+    for at, text in ((0.0, before), (seconds, after)):
+        page = read_page(text or "", DIALECTS[name])
+        assert page is not None
+        ring.add(at, page)
+    window = ring.window(seconds)
+    assert window is not None
+    return figures(DIALECTS[name], [window], expected=1, speculation_on=speculation_on)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize(("block", "concurrency"), [(16, 1), (16, 8), (8, 32), (1, 8)])
+def test_a_closed_loop_is_seen_as_it_is(name: str, block: int, concurrency: int) -> None:
+    simulated = engine(name, block)
+    before = simulated.page(0.0)
+    log = closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512)), concurrency, 0.0, SECONDS)
+    got = observed(name, before, simulated.page(SECONDS), SECONDS, speculation_on=block > 1)
+    told = summarize(log, 5.0, SECONDS - 5.0, None)
+    length = 1.0
+    if block == 1:
+        assert got.acceptance_length == got.block_size == Absent("SpeculationOff")
+    else:
+        assert isinstance(got.acceptance_length, Value)
+        length = got.acceptance_length.value
+        assert length == pytest.approx(simulated.batch.table.acceptance(WORKLOAD, block).length(block), rel=0.03)
+        assert isinstance(got.block_size, Value)
+        assert got.block_size.value == block
+    assert isinstance(got.concurrency, Value)
+    assert isinstance(got.tokens_per_second, Value)
+    assert isinstance(got.step_time_s, Value)
+    assert got.concurrency.value == pytest.approx(concurrency, rel=0.06)
+    assert got.tokens_per_second.value == pytest.approx(told.tokens_per_second, rel=0.06)
+    assert got.step_time_s.value == pytest.approx(concurrency * length / told.tokens_per_second, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_half_idle_traffic_has_the_concurrency_of_its_busy_time(name: str) -> None:
+    """A request now and then: about one at a time, however long nothing comes between."""
+    simulated = engine(name, 16)
+    before = simulated.page(0.0)
+    open_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=256)), rate=0.2, start_s=0.0, end_s=300.0)
+    got = observed(name, before, simulated.page(300.0), 300.0, speculation_on=True)
+    assert isinstance(got.concurrency, Value)
+    assert 0.9 <= got.concurrency.value <= 1.3
+    assert isinstance(got.tokens_per_second, Value)
+    assert got.tokens_per_second.value == pytest.approx(0.2 * 256, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_a_fresh_engine_has_metrics_and_no_figures(name: str) -> None:
+    simulated = engine(name, 16)
+    got = observed(name, simulated.page(0.0), simulated.page(30.0), 30.0, speculation_on=True)
+    assert isinstance(got.acceptance_length, Absent)
+    assert isinstance(got.concurrency, Absent)

@@ -1,0 +1,112 @@
+"""When the cluster is listed anew."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from dflash_controller.cluster import kinds
+from dflash_controller.cluster.errors import Unavailable
+from dflash_controller.cluster.executor import Executor
+from dflash_controller.cluster.reader import Reader
+from dflash_controller.cluster.store import Store
+from dflash_controller.model.snapshot import Key
+from dflash_controller.runtime.metrics import Metrics
+from dflash_controller.runtime.queue import WorkQueue
+from dflash_controller.runtime.resync import Resync
+from tests.support.virtual_time import run_in_virtual_time
+
+KEY, OTHER = Key("ns", "demo"), Key("ns", "other")
+
+
+class Scene:
+    """A reader that writes down when it lists what, and the store and executor of a fleet of two."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.log: list[tuple[float, str]] = []
+        self.failures = failures
+        self.pruned = 0
+        self.queue: WorkQueue[Key] = WorkQueue()
+        self.resync_loop = Resync(cast(Reader, self), cast(Store, self), cast(Executor, self), self.queue, Metrics(), interval_s=300.0)
+
+    def keys(self) -> frozenset[Key]:
+        return frozenset({KEY, OTHER})
+
+    def prune(self) -> None:
+        self.pruned += 1
+
+    async def resync(self) -> frozenset[Key]:
+        self._note("all")
+        return frozenset()
+
+    async def relist(self, kind: kinds.Kind, namespace: str | None) -> frozenset[Key]:
+        self._note(f"{kind.name} in {namespace}")
+        return frozenset({KEY})
+
+    def _note(self, what: str) -> None:
+        self.log.append((asyncio.get_running_loop().time(), what))
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable(503, "ServiceUnavailable", "later")
+
+
+def test_the_first_list_waits_out_failures_and_has_every_deployment_looked_at() -> None:
+    async def scenario() -> None:
+        scene = Scene(failures=3)
+        await scene.resync_loop.first()
+        assert [at for at, _ in scene.log] == [0.0, 1.0, 3.0, 7.0]
+        assert scene.queue.depth == 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_everything_is_listed_once_per_interval_and_looked_at_over_a_fifth_of_it() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        running = asyncio.create_task(scene.resync_loop.run())
+        await asyncio.sleep(1000.0)
+        running.cancel()
+        times = [at for at, _ in scene.log]
+        gaps = [later - earlier for earlier, later in zip([0.0, *times], times, strict=False)]
+        assert len(times) == 3
+        assert all(270.0 <= gap <= 330.0 for gap in gaps)
+        assert scene.pruned == 3
+        assert scene.queue.depth == 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_kind_whose_watch_began_anew_is_listed_at_once() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        running = asyncio.create_task(scene.resync_loop.run())
+        await asyncio.sleep(10.0)
+        scene.resync_loop.watch_opened(kinds.SERVICE, "ns")
+        await asyncio.sleep(1.0)
+        assert scene.log == [(10.0, "Service in ns")]
+        assert scene.queue.depth == 1
+        scene.failures = 1
+        scene.resync_loop.watch_opened(kinds.POD, None)
+        await asyncio.sleep(1.0)
+        assert scene.log[1:] == [(11.0, "Pod in None")]
+        assert not running.done()
+        running.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_lists_that_keep_failing_are_a_matter_for_the_liveness_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        loop: Any = asyncio.get_running_loop()
+        monkeypatch.setattr("dflash_controller.runtime.resync.time.monotonic", loop.time)
+        assert scene.resync_loop.overdue() is None
+        await scene.resync_loop.first()
+        await asyncio.sleep(900.0)
+        assert scene.resync_loop.overdue() is None
+        await asyncio.sleep(100.0)
+        assert scene.resync_loop.overdue() == "the last complete list is 1000 s old"
+
+    run_in_virtual_time(scenario())
