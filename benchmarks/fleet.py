@@ -95,7 +95,7 @@ class Fleet:
             _tell(f"cluster for {size.deployments} deployments of {size.replicas} replicas")
             nodes = math.ceil((size.pods + size.samples + size.deployments) / PODS_PER_NODE)
             self.cluster = stack.enter_context(Cluster(pools=(NodePool("gpu", nodes, gpus=PODS_PER_NODE),)))
-            # A short window, or one would wait for minutes until the figures of idle engines are shown.
+            # A short window, or one would wait for minutes until the metrics of idle engines are shown.
             self.settings = {"scrape_seconds": "10", "metrics_window_seconds": "60"}
             if size.engines:
                 self.settings["prometheus_url"] = Prometheus(self.cluster, scrape_interval_s=15.0).start().url
@@ -320,7 +320,7 @@ def _is_settled(item: Mapping[str, Any], *, engines: bool) -> bool:
         return False
     # Of idle engines the status shows one figure, the block size, half a window after they started.
     if engines:
-        return "blockSize" in (item["status"].get("figures") or {})
+        return "blockSize" in (item["status"].get("metrics") or {})
     return measured.get("reason") in ("MetricsUnreachable", "PrometheusRequired")
 
 

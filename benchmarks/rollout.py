@@ -30,13 +30,13 @@ import numpy as np
 
 from benchmarks.rollout_traffic import BLOCK, Load, Replica, per_request_variation
 from dflash_controller.analysis.judge import judge
-from dflash_controller.analysis.verdict import Decision, Question
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
 from dflash_controller.api.defaults import GATES
 from dflash_controller.model.counters import Evidence
 
 DEADLINE_S = 7200.0
 STABLE, CANDIDATES = 2, 1
-QUESTION = Question(GATES, False, 5.0, BLOCK, BLOCK, concurrent=True, warm_up_s=60.0)
+QUESTION = AnalysisRequest(GATES, False, 5.0, BLOCK, BLOCK, concurrent=True, warm_up_s=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Result:
 
     scenario: str
     drafter: str
-    decision: Decision
+    decision: AnalysisDecision
     minutes: float
     metric: str
     """What failed the candidate."""
@@ -81,7 +81,7 @@ def trial(scenario: Scenario, drafter: str, seed: int) -> Result:
         now_s += scenario.judged_every_s
         evidence = Evidence(tuple(r.trace(now_s) for r in candidate), tuple(r.trace(now_s) for r in stable))
         judgement = judge(QUESTION, evidence, now_s)
-        if judgement.decision in (Decision.PROMOTE, Decision.FAIL) or now_s >= DEADLINE_S:
+        if judgement.decision in (AnalysisDecision.PROMOTE, AnalysisDecision.FAIL) or now_s >= DEADLINE_S:
             return Result(scenario.name, drafter, judgement.decision, now_s / 60, judgement.message.partition(":")[0])
 
 
@@ -96,17 +96,17 @@ def wilson(hits: int, trials: int, deviate: float = 1.96) -> tuple[float, float]
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """All figures of a set of trials."""
+    """All metrics of a set of trials."""
     counts = Counter((r.drafter, r.decision) for r in results)
     trials = Counter(r.drafter for r in results)
     shown: dict[str, Any] = {}
     for name, drafter, decision in (
-        ("equal_promoted", "equal", Decision.PROMOTE),
-        ("equal_rolled_back", "equal", Decision.FAIL),
-        ("worse10_promoted", "worse10", Decision.PROMOTE),
-        ("worse10_rolled_back", "worse10", Decision.FAIL),
-        ("worse5_promoted", "worse5", Decision.PROMOTE),
-        ("worse5_rolled_back", "worse5", Decision.FAIL),
+        ("equal_promoted", "equal", AnalysisDecision.PROMOTE),
+        ("equal_rolled_back", "equal", AnalysisDecision.FAIL),
+        ("worse10_promoted", "worse10", AnalysisDecision.PROMOTE),
+        ("worse10_rolled_back", "worse10", AnalysisDecision.FAIL),
+        ("worse5_promoted", "worse5", AnalysisDecision.PROMOTE),
+        ("worse5_rolled_back", "worse5", AnalysisDecision.FAIL),
     ):
         hits, among = counts[drafter, decision], trials[drafter]
         low, high = wilson(hits, among)
@@ -117,7 +117,11 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 def minutes(results: Iterable[Result]) -> tuple[float, float]:
     """Median and 95th percentile of the time to a verdict, equal and 10 % worse drafter."""
-    times = [r.minutes if r.decision in (Decision.PROMOTE, Decision.FAIL) else DEADLINE_S / 60 for r in results if r.drafter != "worse5"]
+    times = [
+        r.minutes if r.decision in (AnalysisDecision.PROMOTE, AnalysisDecision.FAIL) else DEADLINE_S / 60
+        for r in results
+        if r.drafter != "worse5"
+    ]
     return (float(np.median(times)), float(np.quantile(times, 0.95))) if times else (math.nan, math.nan)
 
 
@@ -172,10 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
         own = [r for r in results if r.scenario == scenario.name]
         line[f"minutes_to_verdict_{scenario.name}"], line[f"minutes_to_verdict_{scenario.name}_p95"] = minutes(own)
         line[scenario.name] = summary(own)
-    failed_by = Counter(f"{r.drafter}:{r.metric}" for r in results if r.decision is Decision.FAIL)
+    failed_by = Counter(f"{r.drafter}:{r.metric}" for r in results if r.decision is AnalysisDecision.FAIL)
     line |= {
         "failed_by": dict(sorted(failed_by.items())),
-        "held": sum(r.decision is Decision.HOLD for r in results),
+        "held": sum(r.decision is AnalysisDecision.HOLD for r in results),
         "per_request_cv": round(cv, 3),
         "per_request_cv_weighted_by_steps": round(weighted_cv, 3),
         "replicas": STABLE + CANDIDATES,

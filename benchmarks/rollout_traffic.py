@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dflash_controller.model.counters import Histogram, Reading, Trace
+from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
 from testbed.simulator.table import SEED_ACCEPT, Table
 
 MODEL, BLOCK = "Qwen3.5-9B", 16
@@ -163,14 +163,14 @@ class Replica:
         size = len(self._times) + 1
         self._sums = np.zeros((6, size))
         self._ttft, self._per_token, self._latency = (np.zeros((size, len(b))) for b in (TTFT_BOUNDS, TOKEN_BOUNDS, LATENCY_BOUNDS))
-        self._readings: list[Reading] = []
+        self._readings: list[CounterSnapshot] = []
 
-    def trace(self, now_s: float) -> Trace:
+    def trace(self, now_s: float) -> CounterSeries:
         """As the operator has it at that moment."""
         count = bisect_right(self._times, now_s)
         while len(self._readings) < count:
             self._advance()
-        return Trace(self._name, self._ready_s, tuple(self._readings[:count]))
+        return CounterSeries(self._name, self._ready_s, tuple(self._readings[:count]))
 
     def _advance(self) -> None:
         first = len(self._readings)
@@ -187,7 +187,7 @@ class Replica:
             steps, committed, decode, passes, requests, prompt = (float(sums[row, index]) for row in range(6))
             ttft, token, latency = (Histogram(bounds, tuple(rows[index])) for rows, bounds in tables)
             self._readings.append(
-                Reading(
+                CounterSnapshot(
                     at_s, steps, committed, decode, passes, requests, 0.0, prompt, 0.0, committed,
                     time_to_first_token=ttft, time_per_token=token, latency=latency,
                 )

@@ -101,9 +101,9 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     large = max(blocks)
     other = max(same, key=lambda one: abs(one.lengths[large] - series.lengths[large]))
     off = _loads(series, OFF)
-    arms = (OFF, *blocks) if off else blocks
-    cell, shifted = Cell(series, arms), Cell(other, blocks)
-    broken = Cell(series, arms, collapsed=True) if off else None
+    candidate_blocks = (OFF, *blocks) if off else blocks
+    cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
+    broken = Cell(series, candidate_blocks, collapsed=True) if off else None
     prior = Priors.load().without(series.model).prior()
     return Subject(traces(cell, shifted, broken, blocks, SEED, days), cell.name, prior)
 
@@ -121,8 +121,8 @@ def results(
             subject = found[(row + column) % len(found)]
             trace = next((trace for trace in subject.traces if trace.name == name), None)
             if trace is not None:
-                arms = (OFF, *blocks) if trace.apart else blocks
-                yield from _compared(subject, Setting(trace, count, restart_s, arms, max(blocks)), blocks)
+                candidate_blocks = (OFF, *blocks) if trace.apart else blocks
+                yield from _compared(subject, Setting(trace, count, restart_s, candidate_blocks, max(blocks)), blocks)
 
 
 def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> Iterator[Result]:

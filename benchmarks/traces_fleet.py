@@ -21,7 +21,7 @@ class Setting:
     trace: Trace
     replicas: int
     restart_s: int
-    arms: tuple[int, ...]
+    candidate_blocks: tuple[int, ...]
     start: int
 
     def starting_at(self, block: int) -> Setting:
@@ -85,14 +85,18 @@ class Reference:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._whole: dict[int, list[float]] = {}
-        self.best = [max(minute) for minute in zip(*(self.whole(arm) for arm in setting.arms), strict=True)]
+        self.best = [
+            max(minute) for minute in zip(*(self.whole(candidate_block) for candidate_block in setting.candidate_blocks), strict=True)
+        ]
 
-    def whole(self, arm: int) -> list[float]:
-        """Tokens per second of a fleet that runs ``arm`` throughout, by minute."""
-        if arm not in self._whole:
+    def whole(self, candidate_block: int) -> list[float]:
+        """Tokens per second of a fleet that runs ``candidate_block`` throughout, by minute."""
+        if candidate_block not in self._whole:
             trace, replicas = self.setting.trace, self.setting.replicas
-            self._whole[arm] = [replicas * cell.speed(arm, min(load, MOST)) for cell, load in zip(trace.cells, trace.loads, strict=True)]
-        return self._whole[arm]
+            self._whole[candidate_block] = [
+                replicas * cell.speed(candidate_block, min(load, MOST)) for cell, load in zip(trace.cells, trace.loads, strict=True)
+            ]
+        return self._whole[candidate_block]
 
     def mixed(self, minute: int, before: int, after: int, changed: int) -> float:
         """Tokens per second while one replica restarts, ``changed`` others are changed already and the rest are not."""
@@ -144,23 +148,26 @@ def run(setting: Setting, reference: Reference, policy: Policy) -> Run:
 
 def oracle(setting: Setting, reference: Reference) -> Run:
     """The best schedule of changes with the whole trace known: dynamic programme over minutes and blocks, no dwell, no daily count."""
-    arms, change, step, minutes = setting.arms, setting.change, setting.step, setting.minutes
-    shares = {arm: [speed / best for speed, best in zip(reference.whole(arm), reference.best, strict=True)] for arm in arms}
-    cost = {(a, b): _changing(setting, reference, a, b) for a in arms for b in arms if a != b}
-    value = {arm: [0.0] * (minutes + 1) for arm in arms}
-    choice = {arm: [arm] * minutes for arm in arms}
+    candidate_blocks, change, step, minutes = setting.candidate_blocks, setting.change, setting.step, setting.minutes
+    shares = {
+        candidate_block: [speed / best for speed, best in zip(reference.whole(candidate_block), reference.best, strict=True)]
+        for candidate_block in candidate_blocks
+    }
+    cost = {(a, b): _changing(setting, reference, a, b) for a in candidate_blocks for b in candidate_blocks if a != b}
+    value = {candidate_block: [0.0] * (minutes + 1) for candidate_block in candidate_blocks}
+    choice = {candidate_block: [candidate_block] * minutes for candidate_block in candidate_blocks}
     for minute in range(minutes - 1, -1, -1):
-        for arm in arms:
-            best, pick = shares[arm][minute] + value[arm][minute + 1], arm
+        for candidate_block in candidate_blocks:
+            best, pick = shares[candidate_block][minute] + value[candidate_block][minute + 1], candidate_block
             if minute + change <= minutes:
-                for other in arms:
-                    if other != arm:
-                        sums = cost[arm, other]
+                for other in candidate_blocks:
+                    if other != candidate_block:
+                        sums = cost[candidate_block, other]
                         gain = sum(sums[k][minute + (k + 1) * step] - sums[k][minute + k * step] for k in range(setting.replicas))
                         gain += value[other][minute + change]
                         if gain > best + 1e-12:
                             best, pick = gain, other
-            value[arm][minute], choice[arm][minute] = best, pick
+            value[candidate_block][minute], choice[candidate_block][minute] = best, pick
     return run(setting, reference, _Known(choice))
 
 

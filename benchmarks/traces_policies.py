@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from benchmarks.traces_fleet import MOST, Setting
 from dflash_controller.api.defaults import TuningPolicy, speculation_of
-from dflash_controller.model.load_sample import Stretch
-from dflash_controller.tuner.decision import Change, Circumstances
-from dflash_controller.tuner.inputs import Question
+from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.tuner.decision import Change, TunerInputs
+from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import judge
 from dflash_controller.tuner.priors import Prior
@@ -46,8 +46,8 @@ class Static:
 class Hysteresis:
     """The larger block up to 8 requests per replica, the smaller above 12, by the mean of five minutes."""
 
-    def __init__(self, arms: tuple[int, int], setting: Setting) -> None:
-        self._small, self._large = sorted(arms)
+    def __init__(self, candidate_blocks: tuple[int, int], setting: Setting) -> None:
+        self._small, self._large = sorted(candidate_blocks)
         self._setting = setting
         self._loads: deque[float] = deque(maxlen=WINDOW_MIN)
         self._done: list[int] = []
@@ -71,7 +71,7 @@ class Hysteresis:
 
 
 class Tuner:
-    """The real learner and policy, fed with noisy stretches of a minute."""
+    """The real learner and policy, fed with noisy load samples of a minute."""
 
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting
@@ -88,25 +88,27 @@ class Tuner:
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
         cell = self._setting.trace.cells[minute]
         now_s = EPOCH_S + 60.0 * (minute + 1)
-        stretches = []
+        load_samples = []
         for place, own in enumerate(serving[:SHOWN_PODS]):
             noise = NOISE * (NOISY if self._setting.trace.noisy and place == 0 else 1.0)
             step_s = cell.step_s(own, load) * self._factor(noise)
             steps = 60.0 / step_s * load
             committed = steps * max(1.0, min(own, cell.lengths[own] * self._factor(NOISE)))
-            stretches.append(Stretch(now_s, 60.0, own, max(0.5, load * self._factor(LOAD_NOISE)), step_s, steps, committed, committed))
-        self.learner.take(stretches, now_s)
+            load_samples.append(
+                LoadSample(now_s, 60.0, own, max(0.5, load * self._factor(LOAD_NOISE)), step_s, steps, committed, committed)
+            )
+        self.learner.take(load_samples, now_s)
         self._fresh, self._serving = minute, len(serving)
 
     def wish(self, minute: int, block: int) -> int:
         now_s = EPOCH_S + 60.0 * minute
         setting = self._setting
         known = self._fresh >= minute - 3
-        circumstances = Circumstances(
+        tuner_inputs = TunerInputs(
             now_s=now_s,
             policy=self._policy,
             speculation=speculation_of(block),
-            trained_block=max(setting.arms),
+            trained_block=max(setting.candidate_blocks),
             mixture=self.mixture,
             replicas=setting.replicas,
             serving=setting.replicas,
@@ -117,7 +119,7 @@ class Tuner:
             changes=tuple(self._changes),
             max_concurrency=MOST,
         )
-        decision = judge(Question(circumstances, self.learner.learned(now_s, self._policy.window_s), self._prior, Limits()))
+        decision = judge(DecisionInputs(tuner_inputs, self.learner.learned(now_s, self._policy.window_s), self._prior, Limits()))
         self.learner.note(decision, now_s)
         self.reasons[decision.reason.value] = self.reasons.get(decision.reason.value, 0) + 1
         if decision.change_to is None:

@@ -35,7 +35,7 @@ def scheduled(setting: Setting, reference: Reference, prior: Prior, seed: int) -
 
 
 def _learned(setting: Setting, prior: Prior, seed: int) -> Speculation:
-    tuner = Tuner(setting, setting.arms, prior, seed)
+    tuner = Tuner(setting, setting.candidate_blocks, prior, seed)
     for minute in range(min(DAY, setting.minutes)):
         if minute not in setting.trace.gaps:
             tuner.observe(minute, setting.start, setting.trace.loads[minute], [setting.start] * setting.replicas)
@@ -43,5 +43,13 @@ def _learned(setting: Setting, prior: Prior, seed: int) -> Speculation:
     acceptance = fitted_acceptance(learned, setting.start, prior.decay)
     assert acceptance is not None
     steps = fitted_steps(learned.points, prior.steps, Limits(), tuner.mixture)
-    arms = [arm for arm in setting.arms if arm > 1]
-    return best_schedule(arms, MOST, acceptance, steps, trained_block=max(arms), min_gain_percent=LEAST_GAIN_PERCENT, loads=learned.usual)
+    candidate_blocks = [candidate_block for candidate_block in setting.candidate_blocks if candidate_block > 1]
+    return best_schedule(
+        candidate_blocks,
+        MOST,
+        acceptance,
+        steps,
+        trained_block=max(candidate_blocks),
+        min_gain_percent=LEAST_GAIN_PERCENT,
+        loads=learned.usual,
+    )

@@ -21,19 +21,25 @@ COLLAPSED = 1.02
 class Cell:
     """One workload of one model: tokens per second of a replica, log-interpolated in concurrency, clamped at both ends."""
 
-    def __init__(self, series: Series, arms: Iterable[int], collapsed: bool = False) -> None:
+    def __init__(self, series: Series, candidate_blocks: Iterable[int], collapsed: bool = False) -> None:
         """``collapsed``: with the drafter broken, as slow a step as before and next to no draft accepted."""
         self.name = f"{series.model}/{series.workload}"
-        self.lengths = {arm: COLLAPSED if collapsed and arm > 1 else series.lengths[arm] for arm in arms}
+        self.lengths = {
+            candidate_block: COLLAPSED if collapsed and candidate_block > 1 else series.lengths[candidate_block]
+            for candidate_block in candidate_blocks
+        }
         self._curves: dict[int, tuple[list[float], list[float]]] = {}
-        for arm in arms:
-            loads = sorted(c for block, c in series.speeds if block == arm)
-            scale = self.lengths[arm] / series.lengths[arm]
-            self._curves[arm] = [math.log(c) for c in loads], [math.log(series.speeds[arm, c] * scale) for c in loads]
+        for candidate_block in candidate_blocks:
+            loads = sorted(c for block, c in series.speeds if block == candidate_block)
+            scale = self.lengths[candidate_block] / series.lengths[candidate_block]
+            self._curves[candidate_block] = (
+                [math.log(c) for c in loads],
+                [math.log(series.speeds[candidate_block, c] * scale) for c in loads],
+            )
         self.speed = lru_cache(maxsize=65536)(self._speed)
 
-    def _speed(self, arm: int, load: float) -> float:
-        xs, ys = self._curves[arm]
+    def _speed(self, candidate_block: int, load: float) -> float:
+        xs, ys = self._curves[candidate_block]
         x = math.log(load) if load > 0 else -math.inf
         if x <= xs[0]:
             return math.exp(ys[0])
@@ -42,8 +48,8 @@ class Cell:
         right = bisect_right(xs, x)
         return math.exp(ys[right - 1] + (ys[right] - ys[right - 1]) * (x - xs[right - 1]) / (xs[right] - xs[right - 1]))
 
-    def step_s(self, arm: int, load: float) -> float:
-        return load * self.lengths[arm] / self.speed(arm, load)
+    def step_s(self, candidate_block: int, load: float) -> float:
+        return load * self.lengths[candidate_block] / self.speed(candidate_block, load)
 
 
 @dataclass(frozen=True)
@@ -83,17 +89,17 @@ def _bursts(seed: int, minutes: int) -> list[float]:
     return loads
 
 
-def _between(cells: tuple[Cell, Cell], arms: tuple[int, int]) -> float:
+def _between(cells: tuple[Cell, Cell], candidate_blocks: tuple[int, int]) -> float:
     """The load at which two workloads differ most in what they want."""
 
     def apart(load: float) -> float:
-        leads = [math.log(cell.speed(arms[1], load) / cell.speed(arms[0], load)) for cell in cells]
+        leads = [math.log(cell.speed(candidate_blocks[1], load) / cell.speed(candidate_blocks[0], load)) for cell in cells]
         return min(abs(lead) for lead in leads) if leads[0] * leads[1] < 0 else -1.0
 
     return max((2 ** (place / 4) for place in range(21)), key=apart)
 
 
-def traces(cell: Cell, other: Cell, broken: Cell | None, arms: tuple[int, int], seed: int, days: int = 7) -> list[Trace]:
+def traces(cell: Cell, other: Cell, broken: Cell | None, candidate_blocks: tuple[int, int], seed: int, days: int = 7) -> list[Trace]:
     """All traces on one cell. ``other``: another workload of the same model; ``broken``: the cell with a broken drafter, if it is known
     how fast the target is without one."""
     minutes = days * DAY
@@ -103,7 +109,7 @@ def traces(cell: Cell, other: Cell, broken: Cell | None, arms: tuple[int, int], 
     def of(name: str, load: Callable[[int], float], gaps: frozenset[int] = frozenset(), noisy: bool = False) -> Trace:
         return Trace(name, [load(minute) for minute in range(minutes)], cells, gaps, noisy)
 
-    shift = _between((cell, other), arms)
+    shift = _between((cell, other), candidate_blocks)
     gaps = frozenset((*range(third - 480, third), *range(half + 300, half + 480)))
     found = [
         of("steady_1", lambda _: LOW),

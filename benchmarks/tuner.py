@@ -1,12 +1,13 @@
 """``python -m benchmarks.tuner [--tables T.csv --accept A.csv]``: how good the tuner's recommendation is, cell by cell, on measured tables.
 
 A cell is one workload of one model at one concurrency, with tokens per second measured at two blocks at least. The tuner runs at the start
-block, is shown a part of the table, and picks an arm; its regret is what the pick lacks to the best arm's measured speed. Only the argmax
-counts here: no least gain, no dwell, no cost of the change. What it is shown:
+block, is shown a part of the table, and picks a block size; its regret is what the pick lacks to the best block size's measured speed. Only
+the argmax counts here: no least gain, no dwell, no cost of the change. What it is shown:
 
 * ``cold_varied``: the start block at every concurrency of this workload;
 * ``cold_single``: the start block at this concurrency;
-* ``warm``: all arms at this concurrency on the model's other workloads, and of this workload the acceptance length at the start block;
+* ``warm``: all block sizes at this concurrency on the model's other workloads, and of this workload the acceptance length at the start
+block;
 * ``cold_varied_noise``: as cold_varied, step times with 3 % lognormal noise, 200 draws; mean and 90th percentile of the mean regret.
 
 Priors are the project's own (``dflash_controller/tuner/priors.yaml``), without any card of the model under test; nothing is ever
@@ -34,7 +35,7 @@ from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.acceptance import Acceptance, Decay, decay_between
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.priors import Prior, Priors
-from dflash_controller.tuner.recommend import Load, recommend
+from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.steps import StepTimes
 
 USUAL_STARTS = (16, 8)
@@ -49,11 +50,11 @@ class Cell:
 
     series: Series
     concurrency: int
-    arms: tuple[int, ...]
+    candidate_blocks: tuple[int, ...]
 
     def regret(self, pick: int) -> float:
-        """Percent of the best arm's speed."""
-        best = max(self.series.speeds[arm, self.concurrency] for arm in self.arms)
+        """Percent of the best block size's speed."""
+        best = max(self.series.speeds[candidate_block, self.concurrency] for candidate_block in self.candidate_blocks)
         return 100 * (1 - self.series.speeds[pick, self.concurrency] / best)
 
 
@@ -94,8 +95,13 @@ class Benchmark:
     def __init__(self, table: Sequence[Series]) -> None:
         """Raises ValueError where the table has no cell."""
         self._table = table
-        found = [Cell(series, c, series.arms(c)) for series in table for c in series.concurrencies if len(series.arms(c)) > 1]
-        self.cells = [cell for cell in found if any(arm in cell.series.lengths for arm in cell.arms)]
+        found = [
+            Cell(series, c, series.candidate_blocks(c))
+            for series in table
+            for c in series.concurrencies
+            if len(series.candidate_blocks(c)) > 1
+        ]
+        self.cells = [cell for cell in found if any(candidate_block in cell.series.lengths for candidate_block in cell.candidate_blocks)]
         self.without_acceptance = len(found) - len(self.cells)
         if not self.cells:
             raise ValueError("the table has no cell with two block sizes and an acceptance length")
@@ -103,7 +109,7 @@ class Benchmark:
         self._priors = {series.model: Priors.load().without(series.model).prior() for series in table}
 
     def _choose_starts(self) -> tuple[int, ...]:
-        counts = Counter(arm for cell in self.cells for arm in cell.arms)
+        counts = Counter(candidate_block for cell in self.cells for candidate_block in cell.candidate_blocks)
         usual = [block for block in USUAL_STARTS if block in counts]
         others = sorted((block for block in counts if block not in usual), key=lambda block: (-counts[block], -block))
         return tuple(sorted((usual + others)[:2], reverse=True))
@@ -132,11 +138,11 @@ class Benchmark:
         for cell in self.cells:
             own = cell.series
             others = [s for s in self._table if (s.source, s.model) == (own.source, own.model) and s.workload != own.workload]
-            shown = [points(other, cell.arms, [cell.concurrency]) for other in others]
-            seen = [point for found in shown if len(found) == len(cell.arms) for point in found]
-            if seen and start in cell.arms and start in own.lengths:
+            shown = [points(other, cell.candidate_blocks, [cell.concurrency]) for other in others]
+            seen = [point for found in shown if len(found) == len(cell.candidate_blocks) for point in found]
+            if seen and start in cell.candidate_blocks and start in own.lengths:
                 steps = StepTimes(seen, self._priors[own.model].steps)
-                decay = self._priors[own.model].decay.learned(decays(others, cell.arms))
+                decay = self._priors[own.model].decay.learned(decays(others, cell.candidate_blocks))
                 regrets.append(self._regret(cell, start, steps, self._own(own, start, decay)))
         return Outcome("warm", start, tuple(regrets))
 
@@ -160,7 +166,7 @@ class Benchmark:
         if len(self.starts) < 2:
             return {}
         large, small = self.starts
-        cells = [cell for cell in self.cells if large in cell.arms and small in cell.arms]
+        cells = [cell for cell in self.cells if large in cell.candidate_blocks and small in cell.candidate_blocks]
 
         def threshold(most: float) -> tuple[float, ...]:
             return tuple(cell.regret(large if cell.concurrency <= most else small) for cell in cells)
@@ -175,7 +181,7 @@ class Benchmark:
         return {name: Outcome(name, 0, regrets) for name, regrets in rules.items()}
 
     def _of(self, series: Series, start: int) -> Iterable[Cell]:
-        return (cell for cell in self.cells if cell.series is series and start in cell.arms)
+        return (cell for cell in self.cells if cell.series is series and start in cell.candidate_blocks)
 
     def _own(self, series: Series, start: int, decay: Decay | None = None) -> Acceptance:
         return Acceptance({start: series.lengths[start]}, decay or self._prior(series).decay)
@@ -184,7 +190,7 @@ class Benchmark:
         return self._priors[series.model]
 
     def _regret(self, cell: Cell, start: int, steps: StepTimes, acceptance: Acceptance) -> float:
-        return cell.regret(recommend(start, cell.arms, [Load(float(cell.concurrency))], acceptance, steps).block)
+        return cell.regret(recommend(start, cell.candidate_blocks, [ObservedLoad(float(cell.concurrency))], acceptance, steps).block)
 
 
 def points(
@@ -195,9 +201,9 @@ def points(
     return [StepPoint(block, float(c), seconds * disturb()) for block, c, seconds in cells if seconds is not None]
 
 
-def decays(others: Iterable[Series], arms: Sequence[int]) -> list[float]:
-    """What the other workloads' acceptance lengths at the smallest and the largest arm tell of the drafter."""
-    small, large = arms[0], arms[-1]
+def decays(others: Iterable[Series], candidate_blocks: Sequence[int]) -> list[float]:
+    """What the other workloads' acceptance lengths at the smallest and the largest block size tell of the drafter."""
+    small, large = candidate_blocks[0], candidate_blocks[-1]
     known = (other.lengths for other in others if small in other.lengths and large in other.lengths)
     return [decay_between(lengths[small], small, lengths[large], large) for lengths in known]
 

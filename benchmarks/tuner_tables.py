@@ -28,7 +28,7 @@ class Series:
         speed, length = self.speeds.get((block, concurrency)), self.lengths.get(block)
         return None if speed is None or length is None else concurrency * length / speed
 
-    def arms(self, concurrency: int) -> tuple[int, ...]:
+    def candidate_blocks(self, concurrency: int) -> tuple[int, ...]:
         """Blocks measured with a drafter at that concurrency, ascending."""
         return tuple(sorted(block for block, c in self.speeds if c == concurrency and block > 1))
 

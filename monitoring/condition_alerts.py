@@ -38,7 +38,8 @@ def conditions() -> list[Alert]:
         Alert(
             name="DFlashStalled",
             expr=(
-                f'{stalled},reason!~"RolledBack|Aborted|HeldPastDeadline"}}\nunless {_ON} dflash:rollout_phase{{phase=~"Held|RolledBack"}}'
+                f'{stalled},reason!~"RolledBack|Aborted|AnalysisDeadlineExceeded"}}\n'
+                f'unless {_ON} dflash:rollout_phase{{phase=~"Held|RolledBack"}}'
             ),
             hold="5m",
             severity="warning",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.series import Series
 from dflash_controller.observe.sources.prometheus.promql import selector
 
 RATE_WINDOW = "2m"
 """Four scrapes where a scrape comes every 30 s, the rarest that the tuner learns from; eight of the operator's own PodMonitor."""
 
-_SERIES = {engine: {one.quantity: one for one in (*dialect.counters, *dialect.histograms)} for engine, dialect in DIALECTS.items()}
+_SERIES = {engine: {one.quantity: one for one in (*dialect.counters, *dialect.histograms)} for engine, dialect in METRIC_SCHEMAS.items()}
 
 
 def rate_of(engine: str, quantity: str, by: Iterable[str] = ()) -> str:

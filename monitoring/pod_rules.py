@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_controller.api import names
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from monitoring.engine_queries import level, level_of, rate_of
 from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagged
 
@@ -38,7 +38,7 @@ def _or_zero(engine: str = "") -> str:
 def _info(engine: str) -> str:
     """One series of a pod first: it has one for each rank, and a label engine of its own."""
     scraped = ("namespace", "pod", *(scraped_label(source) for source in _LABELS.values()))
-    expr = f'group by ({listed(scraped)}) ({DIALECTS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}})'
+    expr = f'group by ({listed(scraped)}) ({METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}})'
     for label, source in _LABELS.items():
         expr = f'label_replace({expr}, "{label}", "$1", "{scraped_label(source)}", "(.*)")'
     return f'group by ({listed(POD)}) (label_replace({expr}, "engine", "{engine}", "", ""))'
@@ -80,8 +80,8 @@ def _speculation() -> list[Rule]:
 
 def _load() -> list[Rule]:
     return [
-        _rule("generated_tokens:rate2m", *(tagged(rate_of(engine, "tokens")) for engine in DIALECTS), _or_zero()),
-        _rule("prompt_tokens:rate2m", *(tagged(rate_of(engine, "prompt")) for engine in DIALECTS), _or_zero()),
+        _rule("generated_tokens:rate2m", *(tagged(rate_of(engine, "tokens")) for engine in METRIC_SCHEMAS), _or_zero()),
+        _rule("prompt_tokens:rate2m", *(tagged(rate_of(engine, "prompt")) for engine in METRIC_SCHEMAS), _or_zero()),
         _rule("decode_seconds:rate2m", tagged(rate_of("vllm", "step_seconds")), tagged(_sglang_decode_seconds()), _or_zero("sglang")),
         _rule("decode_steps:rate2m", tagged(rate_of("vllm", "request_steps")), tagged(_sglang_decode_steps()), _or_zero("sglang")),
         _rule("step_seconds", quotient("dflash:pod_decode_seconds:rate2m", "dflash:pod_decode_steps:rate2m") + " > 0"),

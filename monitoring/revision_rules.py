@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.series import Series
 from monitoring.engine_queries import rate, rate_of
 from monitoring.rule import DEPLOYMENT, QUANTILES, REVISION, REVISION_INFO, Rule, any_of, listed, quotient, summed, tagged
@@ -69,9 +69,9 @@ def _load() -> list[Rule]:
 def _latencies() -> list[Rule]:
     per_token = f"({rate_of('sglang', 'time_per_token', ('le',))}) or on (namespace, pod) ({rate(_SGLANG_TOKENS, ('le',))})"
     buckets = {
-        "ttft_seconds": [rate_of(engine, "ttft", ("le",)) for engine in DIALECTS],
+        "ttft_seconds": [rate_of(engine, "ttft", ("le",)) for engine in METRIC_SCHEMAS],
         "tpot_seconds": [rate_of("vllm", "time_per_token", ("le",)), per_token],
-        "request_seconds": [rate_of(engine, "latency", ("le",)) for engine in DIALECTS],
+        "request_seconds": [rate_of(engine, "latency", ("le",)) for engine in METRIC_SCHEMAS],
     }
     found = []
     for what, exprs in buckets.items():

@@ -23,7 +23,7 @@ _BURN_SOURCE = (
 
 
 _BLIND = "MetricsMissing|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
-"""Reasons of MetricsAvailable that are troubles; NoPods is none."""
+"""Reasons of MetricsAvailable that are failures; NoPods is none."""
 
 
 def latency() -> list[Alert]:

@@ -86,7 +86,7 @@ async def run(settings: Settings) -> bool:
             Tuners(measurements, settings.learned_record_seconds, utc_now),
             defaults=operator_defaults(settings),
             catalog=Catalog.load(),
-            tuning_look_s=settings.tuning_seconds,
+            tuning_requeue_s=settings.tuning_seconds,
             warm_up_s=settings.warm_up_seconds,
         )
         resync = Resync(reader, store, executor, queue, metrics, interval_s=settings.resync_seconds)

@@ -56,7 +56,7 @@ class Cluster:
     """
 
     def __init__(self, name: str | None = None, pools: Sequence[NodePool] = DEFAULT_POOLS) -> None:
-        self._wanted_name = name
+        self._desired_name = name
         self._pools = tuple(pools)
         self._workspace: Workspace | None = None
 
@@ -72,7 +72,7 @@ class Cluster:
 
         What crashed runs left on this machine is removed first.
         """
-        self._workspace = Workspace.claim(self._wanted_name)
+        self._workspace = Workspace.claim(self._desired_name)
         try:
             self.control_plane.create()
             # kwok looks for new stages every 5 s only, but reads those that exist when it starts.

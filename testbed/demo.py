@@ -85,12 +85,12 @@ def _show(cluster: Cluster) -> None:
         measured = asyncio.run(_traffic(urls))
         say(json.dumps(measured))
     with step("kubectl get dfd -o wide"):
-        wait_until(lambda: _figures(cluster).get("acceptanceLength"), "figures in the status", 30)
+        wait_until(lambda: _metric_values(cluster).get("acceptanceLength"), "figures in the status", 30)
         say(cluster.kubectl("get", "dfd", "-o", "wide"))
-    figures = _figures(cluster)
+    metric_values = _metric_values(cluster)
     with step("What the operator measured, beside what the clients saw"):
-        say(f"acceptance length {figures['acceptanceLength']} (clients: {measured['acceptance_length']:.3g})")
-        say(f"tokens/s          {figures['tokensPerSecond']} (clients: {measured['tokens_per_second']:.3g})")
+        say(f"acceptance length {metric_values['acceptanceLength']} (clients: {measured['acceptance_length']:.3g})")
+        say(f"tokens/s          {metric_values['tokensPerSecond']} (clients: {measured['tokens_per_second']:.3g})")
     with step("What the operator told (events)"):
         say(
             cluster.kubectl(
@@ -99,9 +99,9 @@ def _show(cluster: Cluster) -> None:
         )
 
 
-def _figures(cluster: Cluster) -> dict[str, float]:
-    figures: dict[str, float] = cluster.get("dfd", NAME)["status"].get("figures") or {}
-    return figures
+def _metric_values(cluster: Cluster) -> dict[str, float]:
+    metric_values: dict[str, float] = cluster.get("dfd", NAME)["status"].get("metrics") or {}
+    return metric_values
 
 
 async def _traffic(urls: list[str]) -> dict[str, float]:

@@ -109,8 +109,8 @@ def say_verdicts(cluster: Cluster) -> None:
     say(f"{'metric':<24}{'verdict':<14}{'candidate':>10}{'stable':>10}{'limit':>8}{'samples':>9}  finding")
     for item in rollout.get("analysis") or ():
         widths = {"candidate": 10, "stable": 10, "limit": 8, "samples": 9}
-        figures = "".join(f"{_figure(item.get(key)):>{width}}" for key, width in widths.items())
-        say(f"{item['metric']:<24}{item['verdict']:<14}{figures}  {item['message']}")
+        metric_values = "".join(f"{_figure(item.get(key)):>{width}}" for key, width in widths.items())
+        say(f"{item['metric']:<24}{item['verdict']:<14}{metric_values}  {item['message']}")
 
 
 def _figure(value: float | None) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from dflash_controller.analysis import histograms
-from dflash_controller.model.counters import Evidence, Reading, Trace
+from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Evidence
 
 BLOCK_REQUESTS = 30
 BLOCK_LATENCIES = 3
@@ -29,7 +29,7 @@ TAIL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Differences between two readings of one process, in the units of ``Reading``. None: not exported."""
+    """Differences between two readings of one process, in the units of ``CounterSnapshot``. None: not exported."""
 
     seconds: float
     requests: float | None
@@ -48,7 +48,7 @@ class Stretch:
     """The counted part of one trace."""
 
     pod: str
-    readings: tuple[Reading, ...]
+    readings: tuple[CounterSnapshot, ...]
     """At least one. Where a counter is missing that a later one has, it was 0: labelled counters appear with their first increment."""
 
     def between(self, first: int, last: int) -> Counts:
@@ -97,22 +97,22 @@ class Stretch:
 class Side:
     """One revision's part of the comparison."""
 
-    stretches: tuple[Stretch, ...]
+    load_samples: tuple[Stretch, ...]
     blocks: tuple[tuple[str, tuple[Counts, ...]], ...]
     """By pod, for those with at least one block."""
 
     def total(self, quantity: str) -> float | None:
-        """Sum over the stretches that export it, short ones included; None where none does."""
-        found = [value for stretch in self.stretches if (value := getattr(stretch.whole, quantity)) is not None]
+        """Sum over the load samples that export it, short ones included; None where none does."""
+        found = [value for load_sample in self.load_samples if (value := getattr(load_sample.whole, quantity)) is not None]
         return sum(found) if found else None
 
     @property
     def newest_s(self) -> float | None:
-        return max((stretch.readings[-1].at_s for stretch in self.stretches), default=None)
+        return max((load_sample.readings[-1].at_s for load_sample in self.load_samples), default=None)
 
     def latency_s(self) -> float:
         """95th percentile of the latency; three times the mean decode time where it is not exported; 0 where neither is."""
-        ends = ((stretch.readings[0], stretch.readings[-1]) for stretch in self.stretches)
+        ends = ((load_sample.readings[0], load_sample.readings[-1]) for load_sample in self.load_samples)
         measured = histograms.quantile(histograms.total(histograms.difference(b.latency, a.latency) for a, b in ends), TAIL)
         if measured is not None:
             return measured
@@ -138,34 +138,34 @@ def traffic(evidence: Evidence, warm_up_s: float, *, concurrent: bool) -> Traffi
     the last counted reading of the candidate; where the two do not serve at the same time, all there is. A stable process that began
     during the span warms up like the candidate.
     """
-    wholes = _side([_stretch(trace, trace.readings[0].at_s, trace.readings[-1].at_s) for trace in evidence.candidate if trace.readings])
+    wholes = _side([_load_sample(trace, trace.readings[0].at_s, trace.readings[-1].at_s) for trace in evidence.candidate if trace.readings])
     latency_s = wholes.latency_s()
     warm_up_s = max(warm_up_s, latency_s)
     newest = wholes.newest_s
     if newest is None:
         return Traffic(Side((), ()), Side((), ()), None, None)
-    counted = [_stretch(trace, trace.ready_at_s + warm_up_s, newest) for trace in evidence.candidate]
-    start_s = min((stretch.readings[0].at_s for stretch in counted if stretch), default=None)
+    counted = [_load_sample(trace, trace.ready_at_s + warm_up_s, newest) for trace in evidence.candidate]
+    start_s = min((load_sample.readings[0].at_s for load_sample in counted if load_sample), default=None)
     if start_s is None:
         return Traffic(Side((), ()), Side((), ()), None, None)
     before = float("-inf") if not concurrent else start_s
     after = float("inf") if not concurrent else newest
-    stable = [_stretch(trace, max(before, trace.ready_at_s + warm_up_s), after) for trace in evidence.stable]
+    stable = [_load_sample(trace, max(before, trace.ready_at_s + warm_up_s), after) for trace in evidence.stable]
     least_s = BLOCK_LATENCIES * max(latency_s, _side(stable).latency_s())
     return Traffic(_side(counted, least_s), _side(stable, least_s), start_s, newest)
 
 
 def _side(found: Sequence[Stretch | None], least_s: float | None = None) -> Side:
-    stretches = tuple(stretch for stretch in found if stretch is not None)
+    load_samples = tuple(load_sample for load_sample in found if load_sample is not None)
     blocks: dict[str, tuple[Counts, ...]] = {}
     if least_s is not None:
-        for stretch in stretches:
-            if cut := stretch.cut(least_s):
-                blocks[stretch.pod] = blocks.get(stretch.pod, ()) + cut
-    return Side(stretches, tuple(blocks.items()))
+        for load_sample in load_samples:
+            if cut := load_sample.cut(least_s):
+                blocks[load_sample.pod] = blocks.get(load_sample.pod, ()) + cut
+    return Side(load_samples, tuple(blocks.items()))
 
 
-def _stretch(trace: Trace, from_s: float, to_s: float) -> Stretch | None:
+def _load_sample(trace: CounterSeries, from_s: float, to_s: float) -> Stretch | None:
     """Readings from ``from_s`` to ``to_s``. One that lacks the count of requests is incomplete, unless the process never had it before."""
     readings = trace.readings
     first, last = bisect_left(readings, from_s, key=_at), bisect_right(readings, to_s, key=_at)
@@ -177,11 +177,11 @@ def _stretch(trace: Trace, from_s: float, to_s: float) -> Stretch | None:
     return Stretch(trace.pod, kept) if kept else None
 
 
-def _says(reading: Reading) -> bool:
+def _says(reading: CounterSnapshot) -> bool:
     return reading.requests is not None
 
 
-def _at(reading: Reading) -> float:
+def _at(reading: CounterSnapshot) -> float:
     return reading.at_s
 
 

@@ -39,7 +39,7 @@ published tables of these models on B200 give 0.1 from batch 1 to 8 and 0.4 to 0
 
 
 @dataclass(frozen=True, slots=True)
-class Contrast:
+class EffectSize:
     """``difference`` is log candidate − log stable. Variances are of the difference."""
 
     difference: float
@@ -63,13 +63,13 @@ class _Level:
     """Value, share of the side's denominator and number of blocks, by pod."""
 
 
-def contrast(candidate: Side, stable: Side, above: Part, below: Part, unseen: float, batch: Batch | None = None) -> Contrast | None:
+def effect_size(candidate: Side, stable: Side, above: Part, below: Part, unseen: float, batch: Batch | None = None) -> EffectSize | None:
     """``above`` ÷ ``below``, candidate against stable. None below 8 blocks on a side, or where the counters are not exported.
 
     ``unseen``: standard deviation between replicas of one revision that is taken where no revision has two pods to see it from.
     ``batch``: compare at equal batch; ``below`` is then a time that grows with it.
     """
-    price = _Price(0.0, 0.0) if batch is None else _price((candidate, stable), below, batch)
+    price = _BatchEffect(0.0, 0.0) if batch is None else _price((candidate, stable), below, batch)
     new, old = (_level(side, above, below, batch, price.slope) for side in (candidate, stable))
     if new is None or old is None:
         return None
@@ -80,7 +80,7 @@ def contrast(candidate: Side, stable: Side, above: Part, below: Part, unseen: fl
     spread = math.sqrt(sum(share * share for level in (new, old) for _, share, _ in level.pods))
     variance = new.variance + old.variance
     freedom = variance**2 / (new.variance**2 / new.freedom + old.variance**2 / old.freedom) if variance > 0 else new.freedom
-    return Contrast(new.value - old.value, variance + apart * apart * price.variance, freedom, bias * spread, at_least * spread)
+    return EffectSize(new.value - old.value, variance + apart * apart * price.variance, freedom, bias * spread, at_least * spread)
 
 
 def _level(side: Side, above: Part, below: Part, batch: Batch | None, slope: float) -> _Level | None:
@@ -128,12 +128,12 @@ def _mean_batch(side: Side, below: Part, batch: Batch) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Price:
+class _BatchEffect:
     slope: float
     variance: float
 
 
-def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _Price:
+def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _BatchEffect:
     """Slope of log step time over log batch, common to both sides and with an intercept per pod.
 
     What is seen is weighed against the prior by precision (conjugate normal regression), so the prior stands where the batch hardly
@@ -154,11 +154,11 @@ def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _Price:
             count += len(points) - 1
     prior = 1 / PRIOR_SPREAD**2
     if count < _PER_POD or xx <= 0 or yy <= 0:
-        return _Price(PRIOR_SLOPE, 1 / prior)
+        return _BatchEffect(PRIOR_SLOPE, 1 / prior)
     noise = max((yy - xy * xy / xx) / max(1, count - 1), 1e-8)
     precision = xx / noise + prior
     slope = (xy / noise + prior * PRIOR_SLOPE) / precision
-    return _Price(min(1.0, max(0.0, slope)), 1 / precision)
+    return _BatchEffect(min(1.0, max(0.0, slope)), 1 / precision)
 
 
 def _between(levels: Sequence[_Level], unseen: float) -> tuple[float, float]:

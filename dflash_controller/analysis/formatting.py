@@ -1,4 +1,4 @@
-"""Figures in sentences."""
+"""Metrics in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BOUNDLESS = math.log(11)
 """+ 1000 %."""
 
 
-def figure(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Three significant digits; a word where there is no value."""
     if value is None:
         return "nothing"
@@ -25,4 +25,4 @@ def percent(log_ratio: float) -> str:
 
 def against(candidate: float | None, stable: float | None, unit: str = "") -> str:
     """Both values."""
-    return f"{figure(candidate)}{unit} against {figure(stable)}{unit}"
+    return f"{format_number(candidate)}{unit} against {format_number(stable)}{unit}"

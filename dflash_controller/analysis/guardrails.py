@@ -16,7 +16,7 @@ from dflash_controller.analysis.blocks import TAIL, Side, Traffic
 from dflash_controller.analysis.formatting import against
 from dflash_controller.analysis.verdict import MetricVerdict, Outcome
 from dflash_controller.api.defaults import Gate
-from dflash_controller.model.counters import Evidence, Histogram, Reading
+from dflash_controller.model.counters import CounterSnapshot, Evidence, Histogram
 
 TTFT, LATENCY, ERRORS, RESTARTS = "ttft", "latency", "errors", "restarts"
 GUARDRAILS = (TTFT, LATENCY, ERRORS, RESTARTS)
@@ -27,7 +27,7 @@ candidate that is exactly at the limit, far less for an equal one."""
 _CHANCE = 0.005
 """A window's errors fail only where so many would come by chance with at most this probability, were the candidate at the limit."""
 
-_Histograms = Callable[[Reading], Histogram | None]
+_Histograms = Callable[[CounterSnapshot], Histogram | None]
 _Window = tuple[float, float]
 
 
@@ -147,27 +147,27 @@ def _count(results: list[bool], gate: Gate, values: str) -> tuple[Outcome, str]:
 
 def _observed(side: Side, part: _Histograms, window: _Window | None) -> Histogram | None:
     found = []
-    for stretch in side.stretches:
-        first, last = (0, len(stretch.readings) - 1) if window is None else (stretch.index(window[0]), stretch.index(window[1]))
-        found.append(histograms.difference(part(stretch.readings[last]), part(stretch.readings[first])))
+    for load_sample in side.load_samples:
+        first, last = (0, len(load_sample.readings) - 1) if window is None else (load_sample.index(window[0]), load_sample.index(window[1]))
+        found.append(histograms.difference(part(load_sample.readings[last]), part(load_sample.readings[first])))
     return histograms.total(found)
 
 
 def _failures(side: Side, window: _Window | None) -> tuple[float, float] | None:
-    """Failed and finished requests of the stretches that count both; None where none does."""
+    """Failed and finished requests of the load samples that count both; None where none does."""
     failed = requests = 0.0
     known = False
-    for stretch in side.stretches:
-        first, last = (0, len(stretch.readings) - 1) if window is None else (stretch.index(window[0]), stretch.index(window[1]))
-        moved = stretch.between(first, last)
+    for load_sample in side.load_samples:
+        first, last = (0, len(load_sample.readings) - 1) if window is None else (load_sample.index(window[0]), load_sample.index(window[1]))
+        moved = load_sample.between(first, last)
         if moved.failed is not None and moved.requests is not None:
             known, failed, requests = True, failed + moved.failed, requests + moved.requests
     return (failed, requests) if known else None
 
 
-def _ttft(reading: Reading) -> Histogram | None:
+def _ttft(reading: CounterSnapshot) -> Histogram | None:
     return reading.time_to_first_token
 
 
-def _per_token(reading: Reading) -> Histogram | None:
+def _per_token(reading: CounterSnapshot) -> Histogram | None:
     return reading.time_per_token

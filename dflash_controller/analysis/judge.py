@@ -3,7 +3,7 @@
 What fails a candidate is asked first. It is promoted once every gating primary metric has passed by traffic or by the probe, the text is
 the same where that gates and was compared, and no guardrail failed. The tuner's choice of a block must also bring what it promised under
 the load it was made for, of which the probe, one prompt at a time, tells nothing. What could not be measured does neither: an absent metric
-never promotes and never fails, and while the source of metrics is in trouble only restarts and the probe can fail a candidate and nothing
+never promotes and never fails, and while the source of metrics is in failure only restarts and the probe can fail a candidate and nothing
 can promote it.
 
 Where no primary metric gates (another target) nothing proves the candidate better or equal. It is promoted for having served
@@ -28,9 +28,9 @@ from dflash_controller.analysis.guardrails import (
     restarts_guard,
 )
 from dflash_controller.analysis.positions import by_position
-from dflash_controller.analysis.primary import ACCEPTANCE, PRIMARY, SPEED, Finding, collapse, primary
+from dflash_controller.analysis.primary import ACCEPTANCE, PRIMARY, SPEED, PrimaryResult, collapse, primary
 from dflash_controller.analysis.probe import TEXT, pairs, probe, same_text
-from dflash_controller.analysis.verdict import Decision, Judgement, MetricVerdict, Outcome, Question
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement, MetricVerdict, Outcome
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.counters import Evidence
 
@@ -39,18 +39,18 @@ from dflash_controller.model.counters import Evidence
 class _Case:
     """Everything found, before it is weighed."""
 
-    question: Question
+    question: AnalysisRequest
     evidence: Evidence
     traffic: Traffic
     differs: str | None
-    primary: Mapping[str, Finding]
+    primary: Mapping[str, PrimaryResult]
     probe: Mapping[str, MetricVerdict]
     text: MetricVerdict | None
     guards: Mapping[str, MetricVerdict]
     collapsed: MetricVerdict | None
 
 
-def judge(question: Question, evidence: Evidence, now_s: float) -> Judgement:
+def judge(question: AnalysisRequest, evidence: Evidence, now_s: float) -> Judgement:
     """What to do with the candidate, and why. May be asked as often as one likes: the bounds hold at all looks together."""
     case = _case(question, evidence, now_s)
     outcomes = {metric: _outcome(metric, case) for metric in PRIMARY if metric in question.gates}
@@ -59,8 +59,8 @@ def judge(question: Question, evidence: Evidence, now_s: float) -> Judgement:
     return Judgement(decision, reason, message, verdicts)
 
 
-def _case(question: Question, evidence: Evidence, now_s: float) -> _Case:
-    readable = evidence if evidence.trouble is None else replace(evidence, candidate=(), stable=())
+def _case(question: AnalysisRequest, evidence: Evidence, now_s: float) -> _Case:
+    readable = evidence if evidence.failure is None else replace(evidence, candidate=(), stable=())
     counted = traffic(readable, question.warm_up_s, concurrent=question.concurrent)
     differs = traffic_comparability.difference(counted)
     found = {metric: finding for metric in PRIMARY if (finding := primary(metric, question, counted, differs))}
@@ -72,9 +72,9 @@ def _case(question: Question, evidence: Evidence, now_s: float) -> _Case:
             guards[metric] = errors_guard(gate, counted, concurrent=question.concurrent)
         elif metric == RESTARTS:
             guards[metric] = restarts_guard(gate, evidence, question.warm_up_s, now_s)
-    if evidence.trouble is not None:
-        found = {metric: Finding(_unread(finding.verdict, evidence.trouble)) for metric, finding in found.items()}
-        guards = {metric: v if metric == RESTARTS else _unread(v, evidence.trouble) for metric, v in guards.items()}
+    if evidence.failure is not None:
+        found = {metric: PrimaryResult(_unread(finding.verdict, evidence.failure)) for metric, finding in found.items()}
+        guards = {metric: v if metric == RESTARTS else _unread(v, evidence.failure) for metric, v in guards.items()}
     paired = pairs(evidence)
     probed = {
         metric: probe(metric, question, question.gates[metric], paired)
@@ -85,8 +85,8 @@ def _case(question: Question, evidence: Evidence, now_s: float) -> _Case:
     return _Case(question, evidence, counted, differs, found, probed, text, guards, collapse(question, counted))
 
 
-def _unread(verdict: MetricVerdict, trouble: str) -> MetricVerdict:
-    return replace(verdict, outcome=Outcome.ERROR, message=f"metrics cannot be read: {trouble}")
+def _unread(verdict: MetricVerdict, failure: str) -> MetricVerdict:
+    return replace(verdict, outcome=Outcome.ERROR, message=f"metrics cannot be read: {failure}")
 
 
 def _outcome(metric: str, case: _Case) -> Outcome:
@@ -104,22 +104,22 @@ def _outcome(metric: str, case: _Case) -> Outcome:
     return own
 
 
-def _probe_counts(metric: str, question: Question) -> bool:
+def _probe_counts(metric: str, question: AnalysisRequest) -> bool:
     return metric != SPEED or question.promise is None
 
 
-def _decide(case: _Case, outcomes: Mapping[str, Outcome]) -> tuple[Decision, Reason, str]:
+def _decide(case: _Case, outcomes: Mapping[str, Outcome]) -> tuple[AnalysisDecision, Reason, str]:
     failed = _failure(case, outcomes)
     if failed is not None:
         reason = Reason.TEXT_DIFFERS if failed.metric == TEXT else Reason.ANALYSIS_FAILED
-        return Decision.FAIL, reason, f"{failed.metric}: {failed.message}"
-    if case.evidence.trouble is not None:
-        return Decision.CONTINUE, Reason.METRICS_UNREACHABLE, f"metrics cannot be read: {case.evidence.trouble}"
+        return AnalysisDecision.FAIL, reason, f"{failed.metric}: {failed.message}"
+    if case.evidence.failure is not None:
+        return AnalysisDecision.CONTINUE, Reason.METRICS_UNREACHABLE, f"metrics cannot be read: {case.evidence.failure}"
     text_open = case.text is not None and case.question.text_gates and case.text.outcome is not Outcome.SUCCESSFUL
     open_ = [metric for metric in outcomes if outcomes[metric] is not Outcome.SUCCESSFUL]
     if not open_ and not text_open:
         if outcomes:
-            return Decision.PROMOTE, Reason.ANALYSIS_PASSED, _passed(case, outcomes)
+            return AnalysisDecision.PROMOTE, Reason.ANALYSIS_PASSED, _passed(case, outcomes)
         return _without_primary(case)
     return _undecided(case, open_, text_open)
 
@@ -137,45 +137,45 @@ def _failure(case: _Case, outcomes: Mapping[str, Outcome]) -> MetricVerdict | No
     return next((case.guards[m] for m in GUARDRAILS if m in case.guards and case.guards[m].outcome is Outcome.FAILED), None)
 
 
-def _undecided(case: _Case, open_: Sequence[str], text_open: bool) -> tuple[Decision, Reason, str]:
+def _undecided(case: _Case, open_: Sequence[str], text_open: bool) -> tuple[AnalysisDecision, Reason, str]:
     """Numbers stay out of these messages, as they change while nothing else does; the verdicts have them."""
     names = _names([*open_, *([TEXT] if text_open else [])])
     if case.differs and open_:
-        return Decision.CONTINUE, Reason.TRAFFIC_DIFFERS, f"{names}: candidate and stable get different requests; see the verdicts"
+        return AnalysisDecision.CONTINUE, Reason.TRAFFIC_DIFFERS, f"{names}: candidate and stable get different requests; see the verdicts"
     biased = bool(open_) and all(metric in case.primary and case.primary[metric].biased for metric in open_)
     probe_due = case.question.text_gates and case.evidence.probe is None
     if biased and not text_open and not probe_due:
-        return Decision.HOLD, Reason.REPLICA_BIAS, f"{names}: replicas of one revision differ by more than the limit lets tell"
-    return Decision.CONTINUE, Reason.ANALYZING, f"{names} not decided yet"
+        return AnalysisDecision.HOLD, Reason.REPLICA_BIAS, f"{names}: replicas of one revision differ by more than the limit lets tell"
+    return AnalysisDecision.CONTINUE, Reason.ANALYZING, f"{names} not decided yet"
 
 
-def _without_primary(case: _Case) -> tuple[Decision, Reason, str]:
+def _without_primary(case: _Case) -> tuple[AnalysisDecision, Reason, str]:
     gates, counted = case.question.gates, case.traffic
     if not gates:
         return _without_gates(case)
     restarts = case.guards.get(RESTARTS)
     if restarts is not None and restarts.outcome is not Outcome.SUCCESSFUL:
-        return Decision.CONTINUE, Reason.ANALYZING, "the candidate is in its warm-up"
+        return AnalysisDecision.CONTINUE, Reason.ANALYZING, "the candidate is in its warm-up"
     window_s = max(gate.window_s for gate in gates.values())
     read_s = (counted.end_s or 0.0) - (counted.start_s or 0.0)
     if counted.candidate.total("requests") is None or read_s < window_s:
-        return Decision.CONTINUE, Reason.ANALYZING, "the candidate's counters have not been read over a whole window yet"
+        return AnalysisDecision.CONTINUE, Reason.ANALYZING, "the candidate's counters have not been read over a whole window yet"
     errors = case.guards.get(ERRORS)
     if errors is not None and errors.outcome is not Outcome.SUCCESSFUL and counted.candidate.total("failed"):
-        return Decision.CONTINUE, Reason.ANALYZING, "requests failed, too few of all to judge them"
+        return AnalysisDecision.CONTINUE, Reason.ANALYZING, "requests failed, too few of all to judge them"
     judged = [metric for metric, verdict in case.guards.items() if verdict.outcome is Outcome.SUCCESSFUL]
     if not judged:
-        return Decision.CONTINUE, Reason.ANALYZING, f"{_names(list(gates))} not decided yet"
-    return Decision.PROMOTE, Reason.ANALYSIS_PASSED, f"{_names(judged)} within their limits"
+        return AnalysisDecision.CONTINUE, Reason.ANALYZING, f"{_names(list(gates))} not decided yet"
+    return AnalysisDecision.PROMOTE, Reason.ANALYSIS_PASSED, f"{_names(judged)} within their limits"
 
 
-def _without_gates(case: _Case) -> tuple[Decision, Reason, str]:
+def _without_gates(case: _Case) -> tuple[AnalysisDecision, Reason, str]:
     """Every metric that means something for the change is disabled; the text may still have to be compared."""
     if not case.question.text_gates:
-        return Decision.PROMOTE, Reason.NOT_COMPARED, "no metric of this change is judged"
+        return AnalysisDecision.PROMOTE, Reason.NOT_COMPARED, "no metric of this change is judged"
     if case.text is None:
-        return Decision.CONTINUE, Reason.ANALYZING, f"{TEXT} not compared yet"
-    return Decision.PROMOTE, Reason.ANALYSIS_PASSED, f"{TEXT}: {case.text.message}"
+        return AnalysisDecision.CONTINUE, Reason.ANALYZING, f"{TEXT} not compared yet"
+    return AnalysisDecision.PROMOTE, Reason.ANALYSIS_PASSED, f"{TEXT}: {case.text.message}"
 
 
 def _passed(case: _Case, outcomes: Mapping[str, Outcome]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dflash_controller.analysis.blocks import Side, Traffic
-from dflash_controller.analysis.formatting import figure
-from dflash_controller.analysis.verdict import MetricVerdict, Outcome, Question
+from dflash_controller.analysis.formatting import format_number
+from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
 
 METRIC = "acceptanceByPosition"
 
 
-def by_position(question: Question, counted: Traffic, limit_percent: float) -> MetricVerdict | None:
+def by_position(question: AnalysisRequest, counted: Traffic, limit_percent: float) -> MetricVerdict | None:
     """Share of drafts still accepted at a position, candidate against stable, at the first position that falls short by the limit.
 
     Where none does it is the last position. None where the blocks differ, or an engine does not export it (SGLang). It decides nothing:
@@ -22,7 +22,7 @@ def by_position(question: Question, counted: Traffic, limit_percent: float) -> M
         return None
     short = [number for number, (a, b) in enumerate(zip(tried, before, strict=True)) if a < b * (1 - limit_percent / 100)]
     at = short[0] if short else len(tried) - 1
-    found = f"position {at + 1} of {len(tried)}: {figure(tried[at])} against {figure(before[at])} of drafts accepted"
+    found = f"position {at + 1} of {len(tried)}: {format_number(tried[at])} against {format_number(before[at])} of drafts accepted"
     words = f"falls behind from {found}" if short else f"keeps up at every position; {found}"
     return MetricVerdict(
         METRIC, Outcome.INCONCLUSIVE if short else Outcome.SUCCESSFUL, words, tried[at], before[at], limit_percent, gates=False
@@ -33,12 +33,12 @@ def _survival(side: Side) -> list[float] | None:
     """Accepted at each position ÷ verify steps, over the whole span."""
     sums: list[float] = []
     steps = 0.0
-    for stretch in side.stretches:
-        first, last = stretch.readings[0], stretch.readings[-1]
-        if not last.accepted_at or stretch.whole.steps is None:
+    for load_sample in side.load_samples:
+        first, last = load_sample.readings[0], load_sample.readings[-1]
+        if not last.accepted_at or load_sample.whole.steps is None:
             continue
         start = first.accepted_at or (0.0,) * len(last.accepted_at)
         moved = [end - begin for end, begin in zip(last.accepted_at, start, strict=False)]
         sums = [a + b for a, b in zip(sums or [0.0] * len(moved), moved, strict=False)]
-        steps += stretch.whole.steps
+        steps += load_sample.whole.steps
     return [value / steps for value in sums] if sums and steps > 0 else None

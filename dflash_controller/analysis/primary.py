@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from dflash_controller.analysis.blocks import LEAST_BLOCKS, Counts, Side, Traffic
 from dflash_controller.analysis.confidence import lasting_radius, radius
-from dflash_controller.analysis.effect_size import Batch, Contrast, contrast
+from dflash_controller.analysis.effect_size import Batch, EffectSize, effect_size
 from dflash_controller.analysis.formatting import against, percent
-from dflash_controller.analysis.verdict import MetricVerdict, Outcome, Question
+from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
 from dflash_controller.api.defaults import Gate
 from dflash_controller.model.prediction import Prediction
 
@@ -51,7 +51,7 @@ NO_WORSE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PrimaryResult:
     """What traffic says about one primary metric."""
 
     verdict: MetricVerdict
@@ -79,14 +79,14 @@ class Levels:
         return math.log1p(-min(max(LEAST_LOSS, self.limit_percent - FAIL_MARGIN), 99.0) / 100)
 
 
-def levels(question: Question, gate: Gate) -> Levels:
+def levels(question: AnalysisRequest, gate: Gate) -> Levels:
     """The limit and the error chances of one primary metric; that of failing is split over those that gate."""
     among = max(1, sum(metric in question.gates for metric in PRIMARY))
     limit = gate.limit if question.concurrent else max(gate.limit, BEFORE_AFTER_LIMIT)
     return Levels(limit, PASS_ALPHA, FAIL_ALPHA / among)
 
 
-def primary(metric: str, question: Question, traffic: Traffic, differs: str | None) -> Finding | None:
+def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: str | None) -> PrimaryResult | None:
     """None where there is nothing to show: acceptance length of a side that drafts nothing.
 
     A metric without a gate is shown and decides nothing. ``differs``: how the requests of the two sides differ, if they do.
@@ -108,15 +108,15 @@ def primary(metric: str, question: Question, traffic: Traffic, differs: str | No
     values = against(new, old, unit) + ("" if question.concurrent else " before/after")
     missing = _missing(traffic, metric)
     if missing:
-        return Finding(verdict(Outcome.INCONCLUSIVE, missing))
+        return PrimaryResult(verdict(Outcome.INCONCLUSIVE, missing))
     if gate is None:
-        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; does not decide this change"))
+        return PrimaryResult(verdict(Outcome.INCONCLUSIVE, f"{values}; does not decide this change"))
     if differs:
-        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; not comparable: {differs}"))
+        return PrimaryResult(verdict(Outcome.INCONCLUSIVE, f"{values}; not comparable: {differs}"))
     enough = min(samples or 0.0, stable_samples or 0.0) >= gate.min_samples
     if not enough or found is None:
         need = f"{gate.min_samples} steps" if not enough else f"{LEAST_BLOCKS} blocks of requests"
-        return Finding(verdict(Outcome.INCONCLUSIVE, f"{values}; fewer than {need} on one side so far"))
+        return PrimaryResult(verdict(Outcome.INCONCLUSIVE, f"{values}; fewer than {need} on one side so far"))
     asked = levels(question, gate)
     outcome, biased, sure = _judge(found, asked)
     how = _passes_note(metric, traffic)
@@ -124,10 +124,10 @@ def primary(metric: str, question: Question, traffic: Traffic, differs: str | No
         outcome, biased = _held_against(question.promise, found, asked, outcome, biased=biased)
         how += f"; {percent(question.promise.gain)} was predicted, and {percent(question.promise.least)} is asked for"
     message = f"{values} ({percent(found.difference)}, {sure}); at most {asked.limit_percent:g} % less is allowed{how}"
-    return Finding(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
+    return PrimaryResult(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
 
 
-def _judge(found: Contrast, asked: Levels) -> tuple[Outcome, bool, str]:
+def _judge(found: EffectSize, asked: Levels) -> tuple[Outcome, bool, str]:
     """The outcome, whether replicas differ too much to ever tell, and how sure it is in words.
 
     What passes has passed, whatever else could be said: the limit is the worst value the user accepts.
@@ -148,7 +148,7 @@ def _judge(found: Contrast, asked: Levels) -> tuple[Outcome, bool, str]:
     return Outcome.INCONCLUSIVE, False, f"between {percent(x - down)} and {percent(x + up)}"
 
 
-def _held_against(promise: Prediction, found: Contrast, asked: Levels, outcome: Outcome, *, biased: bool) -> tuple[Outcome, bool]:
+def _held_against(promise: Prediction, found: EffectSize, asked: Levels, outcome: Outcome, *, biased: bool) -> tuple[Outcome, bool]:
     """The outcome of a candidate that is to be faster, and whether replicas differ too much to ever tell.
 
     It fails where it is surely not fast enough; it passes where it is surely no worse than the limit and by the estimate fast enough: to be
@@ -163,7 +163,7 @@ def _held_against(promise: Prediction, found: Contrast, asked: Levels, outcome: 
     return (Outcome.SUCCESSFUL if biased else outcome), False
 
 
-def collapse(question: Question, traffic: Traffic) -> MetricVerdict | None:
+def collapse(question: AnalysisRequest, traffic: Traffic) -> MetricVerdict | None:
     """The fast path: a candidate that accepts (almost) nothing, or not half of stable's at the same block, after 20 requests."""
     if question.candidate_block <= 1:
         return None
@@ -182,12 +182,12 @@ def collapse(question: Question, traffic: Traffic) -> MetricVerdict | None:
     return MetricVerdict(ACCEPTANCE, Outcome.FAILED, text, new, shown, limit, *steps)
 
 
-def _contrast(metric: str, traffic: Traffic) -> Contrast | None:
+def _contrast(metric: str, traffic: Traffic) -> EffectSize | None:
     if metric == ACCEPTANCE:
-        return contrast(traffic.candidate, traffic.stable, _committed, _steps, UNSEEN[metric])
+        return effect_size(traffic.candidate, traffic.stable, _committed, _steps, UNSEEN[metric])
     by_passes = _has_passes(traffic)
     batch = Batch(_batch_by_passes if by_passes else _batch_by_time, _steps)
-    return contrast(traffic.candidate, traffic.stable, _committed, _decode_seconds, UNSEEN[metric], batch)
+    return effect_size(traffic.candidate, traffic.stable, _committed, _decode_seconds, UNSEEN[metric], batch)
 
 
 def _value(metric: str, side: Side) -> float | None:
@@ -197,7 +197,7 @@ def _value(metric: str, side: Side) -> float | None:
 
 def _missing(traffic: Traffic, metric: str) -> str | None:
     for name, side in (("candidate", traffic.candidate), ("stable", traffic.stable)):
-        if not side.stretches:
+        if not side.load_samples:
             return f"no reading of the {name} yet" if name == "stable" else "no reading of the candidate after its warm-up yet"
         for quantity in ("committed", "steps", *(("decode_seconds",) if metric == SPEED else ())):
             if side.total(quantity) is None:

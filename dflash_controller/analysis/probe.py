@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dflash_controller.analysis.confidence import normal_deviate, student_deviate
 from dflash_controller.analysis.formatting import against, percent
 from dflash_controller.analysis.primary import ACCEPTANCE, SPEED, UNSEEN, levels
-from dflash_controller.analysis.verdict import MetricVerdict, Outcome, Question
+from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
 from dflash_controller.api.defaults import Gate
 from dflash_controller.model.counters import Answer, Evidence
 
@@ -33,7 +33,7 @@ def pairs(evidence: Evidence) -> tuple[_Pair, ...] | None:
     return tuple((a, b) for a, b in zip(new.answers, old.answers, strict=False) if a is not None and b is not None)
 
 
-def probe(metric: str, question: Question, gate: Gate, paired: tuple[_Pair, ...]) -> MetricVerdict:
+def probe(metric: str, question: AnalysisRequest, gate: Gate, paired: tuple[_Pair, ...]) -> MetricVerdict:
     """Acceptance length ((tokens - 1) ÷ steps) or per-token speed ((tokens - 1) ÷ seconds, at the probe's concurrency) of the pairs.
 
     The first token comes with the prompt's own pass: it belongs to no verify step, and time is counted from it.
@@ -72,7 +72,7 @@ def probe(metric: str, question: Question, gate: Gate, paired: tuple[_Pair, ...]
     return MetricVerdict(name, outcome, text, a / b, c / d, asked.limit_percent, count, count)
 
 
-def same_text(question: Question, paired: Iterable[_Pair]) -> MetricVerdict:
+def same_text(question: AnalysisRequest, paired: Iterable[_Pair]) -> MetricVerdict:
     """Share of prompts, in percent, on which the two answered differently.
 
     A drafter must not change the text, but where two tokens are (almost) equally likely, rounding that depends on the batch decides, and

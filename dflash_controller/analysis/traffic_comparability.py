@@ -1,11 +1,11 @@
-"""Whether both sides get the same kind of requests, without which their figures say nothing about the drafter."""
+"""Whether both sides get the same kind of requests, without which their metrics say nothing about the drafter."""
 
 from __future__ import annotations
 
 import math
 
 from dflash_controller.analysis.blocks import Counts, Traffic
-from dflash_controller.analysis.effect_size import contrast
+from dflash_controller.analysis.effect_size import effect_size
 
 APART = 0.20
 """Relative for lengths. For the prefix cache's hit rate a share of the prompt tokens: a relative limit would trip on 1 % against 2 %."""
@@ -20,7 +20,7 @@ def difference(traffic: Traffic) -> str | None:
     if new is not None and old is not None and abs(new - old) > APART:
         return f"{100 * new:.0f} % of the candidate's prompt tokens are in its prefix cache, {100 * old:.0f} % of stable's"
     for name, part in (("prompts", _prompt), ("answers", _output)):
-        found = contrast(traffic.candidate, traffic.stable, part, _requests, 0.0)
+        found = effect_size(traffic.candidate, traffic.stable, part, _requests, 0.0)
         if found is None:
             continue
         if abs(found.difference) > math.log1p(APART) and abs(found.difference) > _ERRORS * math.sqrt(found.variance):

@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     ERROR = "Error"
 
 
-class Decision(StrEnum):
+class AnalysisDecision(StrEnum):
     """What to do with the candidate."""
 
     PROMOTE = "Promote"
@@ -49,7 +49,7 @@ class MetricVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AnalysisRequest:
     """What changed from stable to candidate, and the rules in force. Speculation is told by the largest block size: 1 drafts nothing."""
 
     gates: Mapping[str, Gate]
@@ -72,7 +72,7 @@ class Question:
 class Judgement:
     """``message`` says in a sentence why."""
 
-    decision: Decision
+    decision: AnalysisDecision
     reason: Reason
     message: str
     verdicts: tuple[MetricVerdict, ...] = ()

@@ -67,7 +67,7 @@ class Reason(StrEnum):
     ENGINE_FAILING = "EngineFailing"
     FIRST_REVISION_FAILED = "FirstRevisionFailed"
     ROLLED_BACK = "RolledBack"
-    HELD_PAST_DEADLINE = "HeldPastDeadline"
+    ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
     DEFINITION_OUTDATED = "DefinitionOutdated"
     # Metrics.
@@ -196,7 +196,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.ROLLED_BACK: ReasonDoc(
         "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."
     ),
-    Reason.HELD_PAST_DEADLINE: ReasonDoc(
+    Reason.ANALYSIS_DEADLINE_EXCEEDED: ReasonDoc(
         "The rollout had no verdict by spec.rollout.deadline.", "Promote or abort the candidate with the annotation the message names."
     ),
     Reason.PERMISSION_DENIED: ReasonDoc("The API server refused a write.", "Grant the operator the right the message names."),

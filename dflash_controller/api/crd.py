@@ -106,7 +106,7 @@ _COLUMNS = [
     _column("Ready", "string", _condition("Ready", "status"), "Whether what runs is what the spec asks for."),
     _column("Engine", "string", ".status.engine", "Engine and release in force."),
     _column("Block", "string", ".status.speculation.label", "Block size in force."),
-    _column("Acceptance", "number", ".status.figures.acceptanceLength", "Tokens committed per verify step."),
+    _column("Acceptance", "number", ".status.metrics.acceptanceLength", "Tokens committed per verify step."),
     _column("Replicas", "string", ".status.serving", "Serving and wanted replicas."),
     _column("Revision", "string", ".status.stableRevision", "Revision in force."),
     _column("Phase", "string", ".status.rollout.phase", "Where the rollout stands."),
@@ -114,7 +114,7 @@ _COLUMNS = [
     _column("Target", "string", ".spec.target.model", "Model that is served.", wide=True),
     _column("Drafter", "string", ".status.drafter", "Drafter in force.", wide=True),
     _column("Drafter-revision", "string", ".status.drafterRevision", "Revision of the drafter in force.", wide=True),
-    _column("Concurrency", "number", ".status.figures.concurrency", "Requests in service per replica.", wide=True),
-    _column("Tokens/s", "number", ".status.figures.tokensPerSecond", "Output tokens per second, all replicas.", wide=True),
+    _column("Concurrency", "number", ".status.metrics.concurrency", "Requests in service per replica.", wide=True),
+    _column("Tokens/s", "number", ".status.metrics.tokensPerSecond", "Output tokens per second, all replicas.", wide=True),
     _column("Reason", "string", _condition("Ready", "reason"), "Why it is or is not Ready.", wide=True),
 ]

@@ -71,7 +71,7 @@ class ProbePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MaintenanceWindow:
     """When rollouts may start: a cron expression of five fields in a time zone, and a length."""
 
     schedule: str
@@ -92,7 +92,7 @@ class RolloutPolicy:
     automatic_rollback: bool
     deadline_s: int
     paused: bool
-    window: Window | None
+    window: MaintenanceWindow | None
     history_limit: int
 
 
@@ -201,7 +201,7 @@ def effective_rollout(spec: Spec, wanted: int | None = None) -> RolloutPolicy:
         automatic_rollback=_or(rollout.automatic_rollback, True),
         deadline_s=_seconds(rollout.deadline, 7200),
         paused=bool(rollout.paused),
-        window=Window(window.schedule, parse_duration(window.duration), window.time_zone or "Etc/UTC") if window else None,
+        window=MaintenanceWindow(window.schedule, parse_duration(window.duration), window.time_zone or "Etc/UTC") if window else None,
         history_limit=rollout.history_limit or HISTORY_LIMIT,
     )
 

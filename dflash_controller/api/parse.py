@@ -38,11 +38,11 @@ def json_path(location: Sequence[int | str], root: str = "spec") -> str:
 def _problems(errors: Sequence[ErrorDetails]) -> list[Problem]:
     found: dict[str, Problem] = {}
     for error in errors:
-        # The arms of a union (int or string) are part of pydantic's location but not of the object.
+        # The block sizes of a union (int or string) are part of pydantic's location but not of the object.
         location = [part for part in error["loc"] if part != "[key]" and not _union_arm(part)]
         path = json_path(location)
         if len(location) < len(error["loc"]):
-            found.pop(path, None)  # the last arm, text, says it best
+            found.pop(path, None)  # the last block size, text, says it best
         message = (
             error["msg"].removeprefix("Input ").replace("should", "must", 1) if error["type"] != "extra_forbidden" else "is not a field"
         )

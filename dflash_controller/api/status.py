@@ -60,7 +60,7 @@ class SpeculationStatus(Model):
     label: Annotated[str, StringConstraints(max_length=63)] = Field(description="The same in one word: off, 16, schedule-16.")
 
 
-class Figures(Model):
+class MetricsStatus(Model):
     """What the engines of the stable revision measure; refreshed when a figure leaves 10 % of the value shown."""
 
     acceptance_length: float | None = Field(
@@ -163,7 +163,7 @@ class Status(Model):
     startup_budget_seconds: int | None = Field(
         None, ge=0, description="How long an engine may take to become Ready before it is restarted."
     )
-    figures: Figures | None = Field(None, description="What the engines measure.")
+    metrics: MetricsStatus | None = Field(None, description="What the engines measure.")
     tuning: TuningStatus | None = Field(None, description="The tuner's last decision.")
     rollout: RolloutStatus | None = Field(None, description="The rollout under way, or the last one.")
     revisions: tuple[RevisionStatus, ...] = Field(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TextIO
 
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.policy import replay
 
 _LOGS = "kubectl -n dflash-system logs -l app.kubernetes.io/name=dflash-operator --tail=-1"
@@ -35,13 +35,13 @@ FIGURES = (
     "gainPercent",
     "confidence",
     "costSeconds",
-    "debtSeconds",
+    "regretSeconds",
     "neededSeconds",
     "staySeconds",
     "modelErrorPercent",
     "crossoverConcurrency",
 )
-"""Of ``Decision.numbers``, those that are printed; docs/tuning.md has their meanings and units."""
+"""Of ``TunerDecision.numbers``, those that are printed; docs/tuning.md has their meanings and units."""
 _QUIET = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 
@@ -72,14 +72,14 @@ def _decision(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     return decision if isinstance(decision, dict) and decision.get("inputs") else None
 
 
-def _again(decision: Mapping[str, Any]) -> Decision:
+def _again(decision: Mapping[str, Any]) -> TunerDecision:
     try:
         return replay(decision["inputs"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"the inputs cannot be read: {error!r}") from error
 
 
-def _compared(decision: Mapping[str, Any], again: Decision) -> dict[str, tuple[Any, Any]]:
+def _compared(decision: Mapping[str, Any], again: TunerDecision) -> dict[str, tuple[Any, Any]]:
     return {name: (decision.get(name), value) for name, value in again.to_json().items() if decision.get(name) != value}
 
 
@@ -89,7 +89,7 @@ class Report:
     def __init__(self, deployment: str | None = None) -> None:
         """``deployment``: of this one alone, as NAMESPACE/NAME."""
         self._deployment = deployment
-        self._told: list[tuple[str, str]] = []
+        self._reported: list[tuple[str, str]] = []
         self.lines = 0
         self.severities: Counter[str] = Counter()
         """Of the log's JSON lines."""
@@ -106,7 +106,7 @@ class Report:
                 continue
             name = f"{decision.get('namespace')}/{decision.get('deployment')}"
             if self._deployment in (None, name):
-                self._told.append((str(entry.get("timestamp") or ""), self._text(name, entry, decision)))
+                self._reported.append((str(entry.get("timestamp") or ""), self._text(name, entry, decision)))
             else:
                 self.others.add(name)
 
@@ -128,18 +128,18 @@ class Report:
             return _block(entry, head, message, "", str(error))
         found = _compared(decision, again)
         self.wrong += bool(found)
-        figures = ", ".join(f"{figure} {again.numbers[figure]}" for figure in FIGURES if figure in again.numbers)
+        metric_values = ", ".join(f"{figure} {again.numbers[figure]}" for figure in FIGURES if figure in again.numbers)
         said = "; ".join(f"{field} was {before} and is now {now}" for field, (before, now) in found.items())
-        return _block(entry, head, message, figures, said or "the same again")
+        return _block(entry, head, message, metric_values, said or "the same again")
 
     @property
     def total(self) -> int:
         """Decisions that were made again."""
-        return len(self._told)
+        return len(self._reported)
 
     def texts(self) -> Iterator[str]:
         """Oldest first: the logs of several pods come one after the other."""
-        yield from (text for _, text in sorted(self._told, key=lambda told: told[0]))
+        yield from (text for _, text in sorted(self._reported, key=lambda told: told[0]))
 
     def why_none(self) -> str:
         """Why there is no decision to show, in words for who must find one."""

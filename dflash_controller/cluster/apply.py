@@ -12,18 +12,18 @@ from typing import Any
 from dflash_controller.cluster.ownership import Path, drift
 from dflash_controller.cluster.store import Identity
 
-FIGHT_COUNT = 3
-FIGHT_WINDOW_SECONDS = 600.0
+CONFLICT_COUNT = 3
+CONFLICT_WINDOW_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ApplyDecision:
     """What to do about one manifest."""
 
     send: bool
-    fight: tuple[Path, ...] = ()
+    conflict: tuple[Path, ...] = ()
     """Fields another manager keeps taking, to be told once per fight."""
     retry_after_s: float | None = None
     """Held back: the earliest time another try is allowed."""
@@ -35,8 +35,8 @@ class _Record:
     """Digest of the manifest applied last."""
     futile: str = ""
     """Digest of manifest and live object of an apply that changed nothing."""
-    put_back: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_COUNT))
-    fights: int = 0
+    put_back: deque[float] = field(default_factory=lambda: deque(maxlen=CONFLICT_COUNT))
+    conflicts: int = 0
     not_before: float = 0.0
 
 
@@ -47,25 +47,25 @@ class ApplyMemory:
         self._clock = clock
         self._records: dict[Identity, _Record] = {}
 
-    def judge(self, identity: Identity, manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> Verdict:
+    def judge(self, identity: Identity, manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> ApplyDecision:
         """Whether to send this apply, given the object as it is."""
         if live is None:
-            return Verdict(send=True)
+            return ApplyDecision(send=True)
         paths = drift(manifest, live)
         if not paths:
-            return Verdict(send=False)
+            return ApplyDecision(send=False)
         record = self._records.get(identity)
         if record is None:
-            return Verdict(send=True)
+            return ApplyDecision(send=True)
         intent = digest(manifest)
         if record.futile == intent + _state(live):
-            return Verdict(send=False)
+            return ApplyDecision(send=False)
         if record.manifest != intent:
             record.put_back.clear()
-            record.fights = 0
+            record.conflicts = 0
             record.not_before = 0.0
-            return Verdict(send=True)
-        return self._fighting(record, paths)
+            return ApplyDecision(send=True)
+        return self._conflicting(record, paths)
 
     def applied(self, identity: Identity, manifest: Mapping[str, Any], before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
         """The apply was sent and answered."""
@@ -78,25 +78,25 @@ class ApplyMemory:
         """Forget objects that are gone."""
         self._records = {identity: record for identity, record in self._records.items() if known(identity)}
 
-    def _fighting(self, record: _Record, paths: list[Path]) -> Verdict:
+    def _conflicting(self, record: _Record, paths: list[Path]) -> ApplyDecision:
         """The same manifest again on an object that moved away from it: put it back, ever more slowly once that has become a habit."""
         now = self._clock()
         if now < record.not_before:
-            return Verdict(send=False, retry_after_s=record.not_before - now)
-        if record.put_back and now - record.put_back[-1] > FIGHT_WINDOW_SECONDS + _pause(record.fights):
+            return ApplyDecision(send=False, retry_after_s=record.not_before - now)
+        if record.put_back and now - record.put_back[-1] > CONFLICT_WINDOW_SECONDS + _pause(record.conflicts):
             record.put_back.clear()
-            record.fights = 0
+            record.conflicts = 0
         record.put_back.append(now)
-        habit = len(record.put_back) == FIGHT_COUNT and now - record.put_back[0] <= FIGHT_WINDOW_SECONDS
-        if not habit and not record.fights:
-            return Verdict(send=True)
-        record.fights += 1
-        record.not_before = now + _pause(record.fights)
-        return Verdict(send=True, fight=tuple(paths), retry_after_s=_pause(record.fights))
+        habit = len(record.put_back) == CONFLICT_COUNT and now - record.put_back[0] <= CONFLICT_WINDOW_SECONDS
+        if not habit and not record.conflicts:
+            return ApplyDecision(send=True)
+        record.conflicts += 1
+        record.not_before = now + _pause(record.conflicts)
+        return ApplyDecision(send=True, conflict=tuple(paths), retry_after_s=_pause(record.conflicts))
 
 
-def _pause(fights: int) -> float:
-    return min(FIRST_PAUSE_SECONDS * 2 ** (fights - 1), LONGEST_PAUSE_SECONDS) if fights else 0.0
+def _pause(conflicts: int) -> float:
+    return min(FIRST_PAUSE_SECONDS * 2 ** (conflicts - 1), LONGEST_PAUSE_SECONDS) if conflicts else 0.0
 
 
 def digest(value: Any) -> str:

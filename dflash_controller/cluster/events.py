@@ -29,16 +29,16 @@ class EventRecorder:
         self._instance = instance
         self._clock = clock
         self._now = now
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
     async def tell(self, event: Event, about: Mapping[str, Any]) -> bool:
         """Post the event unless it was told within the hour. Returns whether it was posted; a failure is logged, not raised."""
         name = event_name(event, about)
         now = self._clock()
-        if now - self._told.get(name, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        if now - self._reported.get(name, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return False
-        self._told = {told: at for told, at in self._told.items() if now - at < REPEAT_SECONDS}
-        self._told[name] = now
+        self._reported = {told: at for told, at in self._reported.items() if now - at < REPEAT_SECONDS}
+        self._reported[name] = now
         namespace = about["metadata"]["namespace"]
         try:
             if await self._stands(namespace, name):
@@ -47,7 +47,7 @@ class EventRecorder:
         except AlreadyExists:
             return False
         except ApiError as error:
-            del self._told[name]
+            del self._reported[name]
             log.warning("event %s about %s/%s was not recorded: %s", event.reason, namespace, about["metadata"]["name"], error)
             return False
         return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from dflash_controller.cluster.apply import ApplyMemory, Verdict, digest
+from dflash_controller.cluster.apply import ApplyDecision, ApplyMemory, digest
 from dflash_controller.cluster.client import Client, Obj
 from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
 from dflash_controller.cluster.events import EventRecorder
@@ -131,8 +131,8 @@ class Executor:
         self._memory.applied(identity, step.manifest, live, after)
         if step.fence and step.fenced:
             self._moved(step.fence, after, run)
-        if verdict.fight:
-            await self._tell(_fight_event(identity, verdict.fight, opponents), run)
+        if verdict.conflict:
+            await self._tell(_conflict_event(identity, verdict.conflict, opponents), run)
 
     def _fenced_manifest(self, step: Apply, run: _Run) -> Obj:
         if step.fence is None:
@@ -197,12 +197,12 @@ class Executor:
         if await self._events.tell(event, run.snapshot.deployment):
             run.result = replace(run.result, events=run.result.events + 1)
 
-    async def _opponents(self, identity: Identity, verdict: Verdict) -> tuple[str, ...]:
+    async def _opponents(self, identity: Identity, verdict: ApplyDecision) -> tuple[str, ...]:
         """Who holds the fields now; the store keeps only the operator's own bookkeeping, so ask."""
-        if not verdict.fight:
+        if not verdict.conflict:
             return ()
         try:
-            return other_managers(await self._client.get(*identity), verdict.fight)
+            return other_managers(await self._client.get(*identity), verdict.conflict)
         except NotFound:
             return ()
 
@@ -279,7 +279,7 @@ def _same(rendered: Any, live: Any) -> bool:
     return bool(rendered == live)
 
 
-def _fight_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...]) -> Event:
+def _conflict_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...]) -> Event:
     kind, _, name = identity
     who = f"field manager {opponents[0]}" if opponents else "another writer"
     what = ", ".join(readable(path) for path in fields[:3])

@@ -76,7 +76,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ReleaseProfile:
     """The release whose command line is rendered for a requested version."""
 
     release: str
@@ -91,7 +91,7 @@ class Engine(Protocol):
     name: str
     default_port: int
 
-    def dialect(self, version: str) -> Dialect | Problem:
+    def dialect(self, version: str) -> ReleaseProfile | Problem:
         """The dialect for a version; a Problem where the release cannot run DFlash at all or is not a version."""
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_controller.api.problem import Problem
-from dflash_controller.engines.protocol import Dialect
+from dflash_controller.engines.protocol import ReleaseProfile
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:(\.?post|\.?dev|a|b|rc)(\d+))?(?:\+[a-z0-9.]+)?")
 _RANK = {"dev": -4, "a": -3, "b": -2, "rc": -1, "post": 1}
@@ -34,7 +34,7 @@ class Releases:
     tested: Sequence[str]
     """Ascending."""
 
-    def dialect(self, requested: str) -> Dialect | Problem:
+    def dialect(self, requested: str) -> ReleaseProfile | Problem:
         """The tested release itself, else the nearest older one (the oldest for what lies between floor and oldest)."""
         try:
             wanted = version(requested)
@@ -47,4 +47,4 @@ class Releases:
             return Problem("spec.engine.version", message, f"Use {self.floor} or later; {', '.join(self.tested)} are tested.")
         older = [release for release in self.tested if version(release) <= wanted]
         release = older[-1] if older else self.tested[0]
-        return Dialect(release=release, tested=version(release) == wanted)
+        return ReleaseProfile(release=release, tested=version(release) == wanted)

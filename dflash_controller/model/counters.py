@@ -14,7 +14,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterSnapshot:
     """The counters of one engine since its process started, in terms all engines share. None: this engine does not export it."""
 
     at_s: float
@@ -46,14 +46,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class CounterSeries:
     """One life of one engine process. A restarted container begins a new trace, as its counters begin at 0 again."""
 
     pod: str
     """Uid of the pod."""
     ready_at_s: float
     """When the pod last became Ready, seconds since the epoch."""
-    readings: tuple[Reading, ...]
+    readings: tuple[CounterSnapshot, ...]
     """Oldest first. The first may be the counters at the start (all zero) or any later moment: only differences count."""
 
 
@@ -89,11 +89,11 @@ class ProbeRun:
 class Evidence:
     """Everything a judgement is made from."""
 
-    candidate: tuple[Trace, ...] = ()
-    stable: tuple[Trace, ...] = ()
+    candidate: tuple[CounterSeries, ...] = ()
+    stable: tuple[CounterSeries, ...] = ()
     probe: tuple[ProbeRun, ProbeRun] | None = None
     """The candidate's and the reference's, once both are complete."""
     candidate_restarts: int = 0
     """Container restarts of the candidate's pods since they were first Ready."""
-    trouble: str | None = None
+    failure: str | None = None
     """Why metrics cannot be read at all (the source failed); None where they can, be they empty."""

@@ -1,4 +1,4 @@
-"""What one replica did over one stretch of serving: a point of the curves the tuner learns."""
+"""What one replica did over one load sample of serving: a point of the curves the tuner learns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LoadSample:
     """One engine over 15 to 60 s, told from counters that move with every step."""
 
     at_s: float
@@ -26,7 +26,7 @@ class Stretch:
     """Output tokens."""
     survival: tuple[float, ...] = ()
     """Share of verify steps in which draft 0, 1, … was accepted, where the engine exports it (vLLM with one block)."""
-    unfit: str = ""
+    excluded: str = ""
     """Why its step time is no point of the curve: Prefill, Preemption, CacheFull, Queue, NoGraph, Unsteady (the load moved within it, or
     nothing tells that it did not), Blocks (a schedule used several). Its acceptance still counts."""
 
@@ -36,8 +36,8 @@ class Stretch:
     """Tokens that a request which ended held while it was decoded, mean over those requests: its prompt and half of its answer; 0: not
     known."""
 
-    doubted: bool = False
-    """Little's law says another concurrency, so this stretch tells nothing about the load. Its acceptance still counts."""
+    inconsistent: bool = False
+    """Little's law says another concurrency, so this load sample tells nothing about the load. Its acceptance still counts."""
 
     @property
     def served(self) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics in, for the whole operator: rounds at a fixed interval, figures per revision, a health verdict per deployment."""
+"""Metrics in, for the whole operator: rounds at a fixed interval, metrics per revision, a health verdict per deployment."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from dflash_controller.model.counters import Trace
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.counters import CounterSeries
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.load.store import StretchStore
+from dflash_controller.observe.load.store import LoadSampleStore
 from dflash_controller.observe.pipeline import metric_schema
-from dflash_controller.observe.pipeline.counter_series import Traces
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Error
 from dflash_controller.observe.pipeline.source import Round, Source, Target
-from dflash_controller.observe.status_values.display import Display, Shown, ShowSettings
-from dflash_controller.observe.status_values.health import NO_READY_PODS, MetricsHealth, Patience, trouble, verdict
+from dflash_controller.observe.status_values.display import Display, DisplaySettings, StatusMetrics
+from dflash_controller.observe.status_values.health import NO_READY_PODS, FailureThreshold, MetricsHealth, source_failure, verdict
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 class Collector:
     """Runs rounds while ``run`` is awaited; the other methods answer from the last round and never wait.
 
-    ``targets`` lists the Ready engine pods of the fleet. ``shown`` says, for a deployment, which revision's figures its status is to show
+    ``targets`` lists the Ready engine pods of the fleet. ``shown`` says, for a deployment, which revision's metrics its status is to show
     and what it shows for that revision now (None: the deployment is gone). ``changed`` is told which deployments need a status write:
-    their shown figures moved or their health verdict changed. All three are called on the event loop and must not wait.
+    their shown metrics moved or their health verdict changed. All three are called on the event loop and must not wait.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Collector:
         *,
         targets: Callable[[], Iterable[Target]],
         source: Source,
-        shown: Callable[[Key], Shown | None],
+        shown: Callable[[Key], StatusMetrics | None],
         changed: Callable[[Collection[Key]], None],
-        settings: ShowSettings | None = None,
-        traces: Traces | None = None,
+        settings: DisplaySettings | None = None,
+        traces: CounterSeriesStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -47,52 +47,54 @@ class Collector:
         self._source = source
         self._shown = shown
         self._changed = changed
-        self._settings = settings or ShowSettings()
-        self._traces = traces or Traces()
-        self._stretches = StretchStore()
+        self._settings = settings or DisplaySettings()
+        self._traces = traces or CounterSeriesStore()
+        self._load_samples = LoadSampleStore()
         self._answered: Mapping[tuple[Key, str], int] = {}
         self._clock = clock
         self._wall = wall
         self._rounds = 0
-        self._troubles: Mapping[tuple[Key, str], str] = {}
+        self._failures: Mapping[tuple[Key, str], str] = {}
         self._broken: str | None = None
-        self._figures: Mapping[tuple[Key, str], Figures] = {}
-        self._health: dict[Key, Patience] = {}
+        self._metric_values: Mapping[tuple[Key, str], RevisionMetrics] = {}
+        self._health: dict[Key, FailureThreshold] = {}
         self._displays: dict[Key, Display] = {}
-        self._display: dict[Key, Shown] = {}
+        self._display: dict[Key, StatusMetrics] = {}
 
-    def figures(self, key: Key, revision: str) -> Figures:
-        """The figures of a revision over the last window; all absent where it was not measured."""
-        return self._figures.get((key, revision), Figures())
+    def metric_values(self, key: Key, revision: str) -> RevisionMetrics:
+        """The metrics of a revision over the last window; all absent where it was not measured."""
+        return self._metric_values.get((key, revision), RevisionMetrics())
 
     def health(self, key: Key) -> MetricsHealth | None:
         """Whether metrics arrive; None while it is too early to say, which must leave the condition as it is."""
         if self._rounds == 0:
             return None
-        patience = self._health.get(key)
-        return NO_READY_PODS if patience is None else patience.verdict
+        failure_threshold = self._health.get(key)
+        return NO_READY_PODS if failure_threshold is None else failure_threshold.verdict
 
     def display(self, key: Key, revision: str) -> Mapping[str, float] | None:
-        """The figures status is to show for that revision, by name, rounded; None to leave what it shows.
+        """The metrics status is to show for that revision, by name, rounded; None to leave what it shows.
 
-        Whatever else causes a status write must use this and not ``figures``, or noise would get into it.
+        Whatever else causes a status write must use this and not ``metric_values``, or noise would get into it.
         """
         display = self._display.get(key)
         return display.values if display is not None and display.revision == revision else None
 
-    def evidence(self, key: Key, candidate: str, stable: str | None) -> tuple[tuple[Trace, ...], tuple[Trace, ...], str | None]:
-        """The traces of two revisions (their hashes, as in ``figures``), and why the last round got nothing of one of them.
+    def evidence(
+        self, key: Key, candidate: str, stable: str | None
+    ) -> tuple[tuple[CounterSeries, ...], tuple[CounterSeries, ...], str | None]:
+        """The traces of two revisions (their hashes, as in ``metric_values``), and why the last round got nothing of one of them.
 
-        The trouble is None where the source works, and where it finds no metrics: that is an absence, not a failure.
+        The failure is None where the source works, and where it finds no metrics: that is an absence, not a failure.
         """
         revisions = [revision for revision in (candidate, stable) if revision is not None]
-        told = next((self._troubles[key, revision] for revision in revisions if (key, revision) in self._troubles), None)
+        told = next((self._failures[key, revision] for revision in revisions if (key, revision) in self._failures), None)
         before = () if stable is None else self._traces.of(key, stable)
         return self._traces.of(key, candidate), before, self._broken or told
 
-    def stretches(self, key: Key, revision: str) -> list[Stretch]:
-        """What the pods of the revision in force (its hash) did, by time, since this was last asked; each stretch is told once."""
-        return self._stretches.drain(key, revision)
+    def load_samples(self, key: Key, revision: str) -> list[LoadSample]:
+        """What the pods of the revision in force (its hash) did, by time, since this was last asked; each load sample is told once."""
+        return self._load_samples.drain(key, revision)
 
     def answered(self, key: Key, revision: str) -> int:
         """Pods of a revision that were measured in the last round."""
@@ -120,11 +122,11 @@ class Collector:
         pods: defaultdict[Key, defaultdict[str, list[Target]]] = defaultdict(lambda: defaultdict(list))
         for target in targets:
             pods[target.key][target.revision].append(target)
-        self._figures = {
-            (key, revision): _figures(members, reading) for key, revisions in pods.items() for revision, members in revisions.items()
+        self._metric_values = {
+            (key, revision): _metric_values(members, reading) for key, revisions in pods.items() for revision, members in revisions.items()
         }
-        troubles = {
-            (key, revision): trouble(self._source, members, reading)
+        failures = {
+            (key, revision): source_failure(self._source, members, reading)
             for key, revisions in pods.items()
             for revision, members in revisions.items()
         }
@@ -134,7 +136,7 @@ class Collector:
             for revision, members in revisions.items()
         }
         self._keep(targets, reading)
-        self._troubles = {which: told for which, told in troubles.items() if told is not None}
+        self._failures = {which: told for which, told in failures.items() if told is not None}
         for state in (self._health, self._displays, self._display):
             for gone in state.keys() - pods.keys():
                 del state[gone]
@@ -147,17 +149,17 @@ class Collector:
             if shown is None:
                 continue
             members = [target for group in revisions.values() for target in group]
-            turned = self._health.setdefault(key, Patience()).take(verdict(self._source, members, reading))
-            values = self._displays.setdefault(key, Display(self._settings)).update(now, shown, self.figures(key, shown.revision))
+            turned = self._health.setdefault(key, FailureThreshold()).take(verdict(self._source, members, reading))
+            values = self._displays.setdefault(key, Display(self._settings)).update(now, shown, self.metric_values(key, shown.revision))
             if values is not None:
-                self._display[key] = Shown(shown.revision, values)
+                self._display[key] = StatusMetrics(shown.revision, values)
             if turned or values is not None:
                 changed.append(key)
         if changed:
             self._changed(changed)
 
     def _keep(self, targets: Sequence[Target], reading: Round) -> None:
-        """Stretches of pods of the revision in force. A deployment without pods keeps its own: its only replica may be restarting."""
+        """Load samples of pods of the revision in force. A deployment without pods keeps its own: its only replica may be restarting."""
         in_force: dict[Key, str | None] = {}
 
         def revision(key: Key) -> str | None:
@@ -166,19 +168,19 @@ class Collector:
                 in_force[key] = None if shown is None else shown.revision
             return in_force[key]
 
-        self._stretches.take(targets, reading.spans, revision)
-        self._stretches.forget(lambda key: revision(key) is None)
+        self._load_samples.take(targets, reading.spans, revision)
+        self._load_samples.forget(lambda key: revision(key) is None)
 
 
-def _figures(targets: Sequence[Target], reading: Round) -> Figures:
+def _metric_values(targets: Sequence[Target], reading: Round) -> RevisionMetrics:
     windows = [reading.windows[target.uid] for target in targets if target.uid in reading.windows]
     if windows:
         first = targets[0]
-        return metric_schema.figures(
-            metric_schema.DIALECTS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on
+        return metric_schema.revision_metrics(
+            metric_schema.METRIC_SCHEMAS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on
         )
     for target in targets:
-        trouble = reading.troubles.get(target.uid)
-        if isinstance(trouble, Error):
-            return Figures.failed(trouble, len(targets))
-    return Figures(pods_expected=len(targets))
+        source_failure = reading.failures.get(target.uid)
+        if isinstance(source_failure, Error):
+            return RevisionMetrics.failed(source_failure, len(targets))
+    return RevisionMetrics(pods_expected=len(targets))

@@ -21,10 +21,10 @@ from dflash_controller.planning.children.shared import other_children, shared_ch
 from dflash_controller.planning.children.workloads import clean_up, workload_steps
 from dflash_controller.planning.replicas.count import pools
 from dflash_controller.planning.replicas.scaling import Budget, frozen_goals, next_replicas, rollout_goals
-from dflash_controller.planning.revisions.desired import Draft, stable_record, wanted_revision
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, stable_revision
 from dflash_controller.planning.revisions.operations import pinned
-from dflash_controller.planning.revisions.outcome import Phase, Ruling
-from dflash_controller.planning.revisions.revision import Origin, Record, State, read
+from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
 from dflash_controller.planning.rollout.canary import rule
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
@@ -39,20 +39,20 @@ from dflash_controller.planning.rollout.transitions import (
     take_roles,
 )
 from dflash_controller.planning.state import blockers
-from dflash_controller.planning.state.inputs import Context, Obstacle
+from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.owner_references import adoptions, being_deleted, foreign, ref
 from dflash_controller.planning.state.plan import Annotate, Create, Event, Plan, Step
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status
 from dflash_controller.planning.status.conditions import stalled, unfinished
 from dflash_controller.planning.tuning import judged, tuned
 
-LOOK_AGAIN_S = 60.0
+REQUEUE_AFTER_S = 60.0
 """A name that somebody else holds is not watched, and neither is the clock."""
 TERMINATING_S = 15.0
 
 
-def decide(snapshot: Snapshot, context: Context) -> Plan:
+def decide(snapshot: Snapshot, context: PlannerInputs) -> Plan:
     """What to write next, and the status to show. Level-based: the same for every trigger, and nothing is remembered between calls."""
     deployment = snapshot.deployment
     if deployment is None or being_deleted(deployment):
@@ -60,240 +60,240 @@ def decide(snapshot: Snapshot, context: Context) -> Plan:
     spec = parse_spec(deployment)
     stored = [(item, read(item)) for item in snapshot.revisions]
     records = tuple(record for _, record in stored if record is not None)
-    situation = Situation(
+    state = ReconcileState(
         snapshot,
         deployment,
         context,
         spec if isinstance(spec, Spec) else None,
         records=records,
-        stable=stable_record(records),
+        stable=stable_revision(records),
         pools=tuple(pools(snapshot)),
     )
     if not isinstance(spec, Spec):
-        return _blocked(situation, blockers.invalid(spec))
+        return _blocked(state, blockers.invalid(spec))
     policy = defaults.effective_rollout(spec)
-    situation = replace(
-        situation,
+    state = replace(
+        state,
         budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable),
         pin=pinned(deployment, records),
     )
 
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
-        return replace(_blocked(situation, blockers.name_taken(strangers)), requeue_after_s=LOOK_AGAIN_S)
+        return replace(_blocked(state, blockers.name_taken(strangers)), requeue_after_s=REQUEUE_AFTER_S)
     if unreadable := [item for item, record in stored if record is None]:
-        return _blocked(situation, blockers.revisions_unreadable(unreadable))
-    situation, finished = finish_collapse(situation)
-    asked = _wanted(situation, spec)
-    if isinstance(asked, Obstacle):
-        return _blocked(situation, asked)
-    wanted, pin = asked, situation.pin
+        return _blocked(state, blockers.revisions_unreadable(unreadable))
+    state, finished = finish_collapse(state)
+    asked = _wanted(state, spec)
+    if isinstance(asked, Blocker):
+        return _blocked(state, asked)
+    wanted, pin = asked, state.pin
     if pin is not None:
-        situation, wanted = replace(situation, departs=isinstance(asked, Draft) or asked.hash != pin.hash), pin
+        state, wanted = replace(state, departs=isinstance(asked, PendingRevision) or asked.hash != pin.hash), pin
     if context.refusal is not None:
-        return _blocked(situation, context.refusal)
-    situation, wanted, tuners_reason = tuned(situation, spec, policy, wanted)
+        return _blocked(state, context.refusal)
+    state, wanted, tuners_reason = tuned(state, spec, policy, wanted)
     if defaults.suspended(spec):
-        return _suspended(situation, wanted)
+        return _suspended(state, wanted)
     if tuners_reason is not None:
         asker = Asker(Origin.TUNER, tuners_reason)
     else:
         asker = Asker(Origin.USER, "Pinned" if pin is not None else SPEC_CHANGED)
-    return _carry_on(situation, spec, policy, wanted, asker, finished)
+    return _carry_on(state, spec, policy, wanted, asker, finished)
 
 
-def _wanted(situation: Situation, spec: Spec) -> Record | Draft | Obstacle:
-    context, key = situation.context, situation.snapshot.key
+def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | Blocker:
+    context, key = state.context, state.snapshot.key
     if problems := blockers.spec_problems(spec, context):
         return blockers.invalid(problems)
-    wanted = wanted_revision(
+    wanted = desired_revision(
         spec,
-        situation.records,
+        state.records,
         lambda carried: resolve(spec, key.name, key.namespace, context.catalog, context.defaults, carried),
     )
     if isinstance(wanted, list):
         return blockers.unresolved(wanted, spec, context)
-    if isinstance(wanted, Draft):
+    if isinstance(wanted, PendingRevision):
         request = wanted.resolved.launch_request(wanted.speculation)
         if impossible := ENGINES[wanted.resolved.engine].problems(request):
             return blockers.engine_unsupported(impossible)
-    if wanted.resolved.nodes > 1 and "LeaderWorkerSet" not in situation.snapshot.kinds:
+    if wanted.resolved.nodes > 1 and "LeaderWorkerSet" not in state.snapshot.kinds:
         return blockers.leader_worker_set_missing()
     return wanted
 
 
-def _blocked(situation: Situation, obstacle: Obstacle) -> Plan:
+def _blocked(state: ReconcileState, blocker: Blocker) -> Plan:
     """Nothing is written but the status: what runs keeps running."""
-    candidate = next((record for record in situation.records if record.state is State.CANDIDATE), None)
-    wanted = {pool.revision: pool.wanted for pool in situation.pools}
-    situation = replace(situation, obstacle=obstacle, candidate=candidate, wanted=wanted)
-    return Plan(_announced(situation, ConditionType.STALLED, obstacle.reason, obstacle.message), status(situation))
+    candidate = next((record for record in state.records if record.state is RevisionState.CANDIDATE), None)
+    wanted = {pool.revision: pool.wanted for pool in state.pools}
+    state = replace(state, blocker=blocker, candidate=candidate, wanted=wanted)
+    return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status(state))
 
 
-def _suspended(situation: Situation, wanted: Record | Draft) -> Plan:
+def _suspended(state: ReconcileState, wanted: Revision | PendingRevision) -> Plan:
     """Pods keep serving, nothing below is written, rollback and repair included."""
-    if isinstance(wanted, Draft):
-        situation = replace(situation, departs=True)
-    elif wanted != situation.stable:
-        failed = wanted.state is State.FAILED and not situation.pin
-        situation = replace(situation, failed=wanted) if failed else replace(situation, candidate=wanted)
-    situation = replace(situation, wanted={pool.revision: pool.wanted for pool in situation.pools})
+    if isinstance(wanted, PendingRevision):
+        state = replace(state, departs=True)
+    elif wanted != state.stable:
+        failed = wanted.state is RevisionState.FAILED and not state.pin
+        state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
+    state = replace(state, wanted={pool.revision: pool.wanted for pool in state.pools})
     message = "Nothing is written until spec.suspend is false; pods keep serving"
-    return Plan(_announced(situation, ConditionType.RECONCILING, Reason.SUSPENDED, message), status(situation))
+    return Plan(_announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message), status(state))
 
 
 def _carry_on(
-    situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft, asker: Asker, finished: Sequence[Step]
+    state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision, asker: Asker, finished: Sequence[Step]
 ) -> Plan:
-    snapshot = situation.snapshot
-    adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), situation.deployment)]
-    if lost := lost_revisions(situation):
+    snapshot = state.snapshot
+    adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), state.deployment)]
+    if lost := lost_revisions(state):
         # Which revision is in force depends on them, so nothing else is decided before they are back.
         names_ = ", ".join(item["metadata"]["name"] for item in lost)
         told = Event("Warning", "RevisionRebuilt", f"The record of {names_} was gone and has been made again from its workload")
         return Plan((*adopted, *(Create(item) for item in lost), told))
 
     made: list[Step] = []
-    if isinstance(wanted, Draft):
-        manifest = new_revision(situation, spec, wanted, asker)
+    if isinstance(wanted, PendingRevision):
+        manifest = new_revision(state, spec, wanted, asker)
         target = _as_record(manifest)
         made = [Create(manifest), Event("Normal", "RevisionCreated", f"{target.name}: {_describe(target)}")]
-        situation = replace(situation, records=(*situation.records, target))
+        state = replace(state, records=(*state.records, target))
     else:
         target = wanted
-    situation, moves = take_roles(situation, target, asker, fresh=bool(made))
-    begins, before = bool(made or moves), situation.stable
-    situation, ruled = _ruled(situation, spec, policy, begins=begins)
-    if situation.stable is not None and situation.stable != before:
-        situation = replace(situation, health=judged(situation, spec, situation.stable))
+    state, moves = take_roles(state, target, asker, fresh=bool(made))
+    begins, before = bool(made or moves), state.stable
+    state, decided = _decide_candidate(state, spec, policy, begins=begins)
+    if state.stable is not None and state.stable != before:
+        state = replace(state, health=judged(state, spec, state.stable))
 
-    situation = replace(situation, wanted=next_replicas(situation.budget, situation.pools, _goals(situation, policy, begins=begins)))
-    hopeless, reason, message = stalled(situation)
-    shown = status(situation)
-    ruling = situation.ruling
-    ends = ruling is not None and ruling.end is not None
+    state = replace(state, wanted=next_replicas(state.budget, state.pools, _goals(state, policy, begins=begins)))
+    terminal, reason, message = stalled(state)
+    shown = status(state)
+    outcome = state.outcome
+    ends = outcome is not None and outcome.end is not None
     # The verdicts that ended a trial are known to this plan alone, so nothing that may meet a conflict stands before its status.
     children = (
         ()
         if ends
         else (
-            *shared_children(situation, spec, situation.stable or target),
-            *workload_steps(situation),
-            *clean_up(situation, policy.history_limit),
+            *shared_children(state, spec, state.stable or target),
+            *workload_steps(state),
+            *clean_up(state, policy.history_limit),
         )
     )
-    learned = () if begins or ruled or finished else _learned(situation)
+    learned = () if begins or decided or finished else _learned(state)
     steps = (
         *adopted,
         *finished,
         *made,
         *moves,
-        *ruled,
+        *decided,
         *learned,
-        *_tuning_told(situation, shown),
-        *_outage_ahead(situation),
+        *_tuning_reported(state, shown),
+        *_outage_ahead(state),
         *children,
-        *_phase_reached(situation, shown),
-        *(_announced(situation, ConditionType.STALLED, reason, message) if hopeless else ()),
+        *_phase_reached(state, shown),
+        *(_announced(state, ConditionType.STALLED, reason, message) if terminal else ()),
     )
-    return Plan(steps, shown, _look_again_s(situation), situation.decision, ruling.probe if ruling and not ends else None)
+    return Plan(steps, shown, _requeue_after_s(state), state.decision, outcome.probe if outcome and not ends else None)
 
 
-def _ruled(situation: Situation, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[Situation, list[Step]]:
+def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[ReconcileState, list[Step]]:
     """Rule on the candidate, except in the plan that makes it one: that it will be tried is shown before a replica is taken for it."""
-    stable, candidate = situation.stable, situation.candidate
+    stable, candidate = state.stable, state.candidate
     if stable is None:
-        return situation, []
+        return state, []
     if candidate is None:
-        situation, noted = note_lack_of_room(situation)
-        return without_surge(situation, stable), [*noted]
+        state, noted = note_lack_of_room(state)
+        return without_surge(state, stable), [*noted]
     if begins:
         message = f"{candidate.name} is to replace {stable.name}"
-        ruling = Ruling(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)
-        return replace(situation, ruling=ruling), []
-    situation, kept = keep_answers(situation)
-    situation = without_surge(situation, candidate)
-    situation, moved = carry_out(situation, rule(situation, spec, policy))
-    jobs = other_children(situation, situation.ruling.jobs if situation.ruling else ())
-    return situation, [*kept, *moved, *jobs]
+        outcome = CandidateOutcome(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)
+        return replace(state, outcome=outcome), []
+    state, kept = keep_answers(state)
+    state = without_surge(state, candidate)
+    state, moved = carry_out(state, rule(state, spec, policy))
+    jobs = other_children(state, state.outcome.jobs if state.outcome else ())
+    return state, [*kept, *moved, *jobs]
 
 
-def _goals(situation: Situation, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:
-    stable, candidate, ruling = situation.stable, situation.candidate, situation.ruling
+def _goals(state: ReconcileState, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:
+    stable, candidate, outcome = state.stable, state.candidate, state.outcome
     if stable is not None and candidate is not None and begins:
         # Whether it is tried now is ruled at the next look. A replica put back for that moment, or taken from it, would load in vain.
-        return {record.hash: situation.pool(record.hash).wanted for record in (stable, candidate)}
-    if stable is not None and candidate is None and situation.failed is None and policy.paused:
-        once_in_force = {record.hash for record in situation.records if record.state is State.STABLE}
-        return frozen_goals(situation.budget, [pool for pool in situation.pools if pool.revision in once_in_force], stable.hash)
-    tried = candidate is not None and (stable is None or (ruling is not None and ruling.tried))
-    return rollout_goals(situation.budget, stable.hash if stable else None, candidate.hash if candidate and tried else None)
+        return {record.hash: state.pool(record.hash).wanted for record in (stable, candidate)}
+    if stable is not None and candidate is None and state.failed is None and policy.paused:
+        once_in_force = {record.hash for record in state.records if record.state is RevisionState.STABLE}
+        return frozen_goals(state.budget, [pool for pool in state.pools if pool.revision in once_in_force], stable.hash)
+    tried = candidate is not None and (stable is None or (outcome is not None and outcome.tried))
+    return rollout_goals(state.budget, stable.hash if stable else None, candidate.hash if candidate and tried else None)
 
 
-def _learned(situation: Situation) -> tuple[Annotate, ...]:
+def _learned(state: ReconcileState) -> tuple[Annotate, ...]:
     """What the tuner has learned is kept with the revision in force, so that it outlives the operator."""
-    record, stable = situation.context.tuning.record, situation.stable
+    record, stable = state.context.tuning.record, state.stable
     if record is None or stable is None:
         return ()
     return (Annotate(ref(stable.source), {names.ANNOTATION_LEARNED: record}),)
 
 
-def _tuning_told(situation: Situation, shown: Mapping[str, Any]) -> tuple[Event, ...]:
+def _tuning_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tuple[Event, ...]:
     """An event for each decision that status shows for the first time."""
     tuning = shown.get("tuning")
-    if tuning is None or tuning == (situation.deployment.get("status") or {}).get("tuning"):
+    if tuning is None or tuning == (state.deployment.get("status") or {}).get("tuning"):
         return ()
     held = tuning["state"] == "Held"
     return (Event("Warning" if held else "Normal", f"Tuner{tuning['reason']}", str(tuning["message"])),)
 
 
-def _look_again_s(situation: Situation) -> float | None:
+def _requeue_after_s(state: ReconcileState) -> float | None:
     """Time is news only where something is being waited for."""
-    waits = [situation.ruling.look_again_s] if situation.ruling and situation.ruling.end is None else []
-    if situation.decision is not None and situation.decision.state != "Off":
-        waits.append(situation.context.tuning_look_s)
-    if any(pod.terminating for pod in situation.snapshot.pods):
+    waits = [state.outcome.requeue_after_s] if state.outcome and state.outcome.end is None else []
+    if state.decision is not None and state.decision.state != "Off":
+        waits.append(state.context.tuning_requeue_s)
+    if any(pod.terminating for pod in state.snapshot.pods):
         # Whether the node of a pod that does not end is dead is not watched.
         waits.append(TERMINATING_S)
-    if situation.candidate is None and unfinished(situation) and situation.budget.max_surge:
-        waits.append(LOOK_AGAIN_S)
+    if state.candidate is None and unfinished(state) and state.budget.max_surge:
+        waits.append(REQUEUE_AFTER_S)
     return min((wait for wait in waits if wait is not None), default=None)
 
 
-def _phase_reached(situation: Situation, shown: Mapping[str, Any]) -> list[Event]:
+def _phase_reached(state: ReconcileState, shown: Mapping[str, Any]) -> list[Event]:
     """One event for every phase of a rollout. The first start of all is told by its revision and its promotion."""
-    before = (situation.deployment.get("status") or {}).get("rollout") or {}
+    before = (state.deployment.get("status") or {}).get("rollout") or {}
     rollout = shown.get("rollout") or {}
     phase = rollout.get("phase")
     if phase is None or not before or phase == before.get("phase"):
         return []
-    bad = phase == Phase.HELD or situation.failed is not None
+    bad = phase == Phase.HELD or state.failed is not None
     return [Event("Warning" if bad else "Normal", f"Rollout{phase}", str(rollout.get("message")))]
 
 
-def _as_record(manifest: dict[str, object]) -> Record:
+def _as_record(manifest: dict[str, object]) -> Revision:
     record = read(manifest)
     if record is None:
         raise AssertionError("a revision just rendered cannot be read back")
     return record
 
 
-def _describe(record: Record) -> str:
+def _describe(record: Revision) -> str:
     resolved = record.resolved
     drafter = f"{resolved.drafter.model}@{resolved.drafter.revision or 'main'}"
     return f"{resolved.engine} {resolved.version}, {resolved.target.model} with {drafter}, block size {record.speculation.label()}"
 
 
-def _outage_ahead(situation: Situation) -> list[Event]:
+def _outage_ahead(state: ReconcileState) -> list[Event]:
     """Said before it happens: the only serving replica goes down and nothing serves until the new one has loaded."""
-    left = unfinished(situation)
+    left = unfinished(state)
     if left is None or left[0] is not Reason.OUTAGE_AHEAD:
         return []
-    return [*_announced(situation, ConditionType.RECONCILING, *left)]
+    return [*_announced(state, ConditionType.RECONCILING, *left)]
 
 
-def _announced(situation: Situation, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:
+def _announced(state: ReconcileState, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:
     """An event when the condition does not say so yet: an operator that restarts has nothing new to tell."""
-    shown = get_condition((situation.deployment.get("status") or {}).get("conditions") or (), type)
+    shown = get_condition((state.deployment.get("status") or {}).get("conditions") or (), type)
     if shown is not None and shown.get("reason") == reason and shown.get("message") in (message, shorten(message)):
         return ()
     return (Event("Normal" if reason is Reason.SUSPENDED else "Warning", str(reason), shorten(message)),)

@@ -12,175 +12,175 @@ from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.planning.revisions.desired import Draft
-from dflash_controller.planning.revisions.drafter_health import Health, Remedy, judge, may_draft, remedy
-from dflash_controller.planning.revisions.revision import Origin, Record, State
+from dflash_controller.planning.revisions.desired import PendingRevision
+from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.rollout.maintenance_window import opening
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.startup import startup_budget_s
-from dflash_controller.tuner.decision import Change, Circumstances, Decision
+from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
 
-MISSED_LOOKS = 3
+MISSED_EVALUATIONS = 3
 """For so many looks too few pods must be measured before the tuner says that it holds. It changes nothing from the first one on."""
-_TRIED = frozenset({State.STABLE, State.FAILED})
+_TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 def tuned(
-    situation: Situation, spec: Spec, policy: RolloutPolicy, wanted: Record | Draft
-) -> tuple[Situation, Record | Draft, Reason | None]:
-    """Ask the tuner. Returns the situation with its decision, the revision that shall run, and why the tuner wants another than the spec.
+    state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision
+) -> tuple[ReconcileState, Revision | PendingRevision, Reason | None]:
+    """Ask the tuner. Returns the state with its decision, the revision that shall run, and why the tuner wants another than the spec.
 
     A change that the tuner began stands until it is promoted, given up, or replaced by one the user makes; leaving mode Auto ends it.
     """
-    stable = situation.stable
+    stable = state.stable
     if stable is None:
-        return situation, wanted, None
-    situation = replace(situation, health=judged(situation, spec, stable))
+        return state, wanted, None
+    state = replace(state, health=judged(state, spec, stable))
     tuning = defaults.effective_tuning(spec, stable.resolved.trained_block_size)
-    own = _own_candidate(situation)
-    undisturbed = isinstance(wanted, Record) and wanted.hash == stable.hash and situation.pin is None
+    own = _own_candidate(state)
+    undisturbed = isinstance(wanted, Revision) and wanted.hash == stable.hash and state.pin is None
     if undisturbed and own is not None and tuning.mode == "Auto":
         message = f"{own.name} is being tried"
-        return replace(situation, decision=_decision(situation, spec, policy, tuning, stable, message)), own, Reason.TUNED
+        return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, Reason.TUNED
     against = "" if undisturbed else "a change of the spec, or a pin, goes before"
-    decision = _decision(situation, spec, policy, tuning, stable, against)
-    situation = replace(situation, decision=decision)
-    cure = _cure(situation, spec, policy, stable, tuning) if undisturbed else None
-    if cure is not None:
-        return situation, cure.record or _draft(situation, stable, cure.speculation), Reason.DRAFTER_COLLAPSED
+    decision = _decision(state, spec, policy, tuning, stable, against)
+    state = replace(state, decision=decision)
+    fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
+    if fallback is not None:
+        return state, fallback.record or _draft(state, stable, fallback.speculation), Reason.DRAFTER_COLLAPSED
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
-        return situation, wanted, None
-    return situation, _draft(situation, stable, decision.change_to), Reason.TUNED
+        return state, wanted, None
+    return state, _draft(state, stable, decision.change_to), Reason.TUNED
 
 
-def _draft(situation: Situation, stable: Record, speculation: Speculation) -> Record | Draft:
+def _draft(state: ReconcileState, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
     """The stored revision that differs from stable in speculation alone, or a draft of it."""
-    for record in situation.records:
+    for record in state.records:
         if record.speculation == speculation and record.same_intent(stable.inputs):
             return record
-    return Draft(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
+    return PendingRevision(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
 
 
-def _own_candidate(situation: Situation) -> Record | None:
+def _own_candidate(state: ReconcileState) -> Revision | None:
     """What the tuner has begun: a candidate that differs from stable in speculation, or an earlier revision it goes back to."""
-    for record in situation.records:
-        if record.state is State.CANDIDATE and record.origin == Origin.TUNER:
+    for record in state.records:
+        if record.state is RevisionState.CANDIDATE and record.origin == Origin.TUNER:
             return record
     return None
 
 
-def judged(situation: Situation, spec: Spec, stable: Record) -> Health:
+def judged(state: ReconcileState, spec: Spec, stable: Revision) -> DrafterHealth:
     """Whether the drafter in force is accepted."""
-    context, status = situation.context, situation.deployment.get("status") or {}
-    return judge(context.tuning.recent, context.now.timestamp(), stable, situation.records, status, spec.block_size)
+    context, status = state.context, state.deployment.get("status") or {}
+    return judge(context.tuning.recent, context.now.timestamp(), stable, state.records, status, spec.block_size)
 
 
-def _cure(situation: Situation, spec: Spec, policy: RolloutPolicy, stable: Record, tuning: TuningPolicy) -> Remedy | None:
+def _fallback(state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, tuning: TuningPolicy) -> Fallback | None:
     """What shall run in place of a drafter that has collapsed; None: it has not, or nothing may be done."""
-    health, budget = situation.health, situation.budget
-    if health is None or not health.confirmed or _frozen(replace(situation, health=None), spec, policy):
+    health, budget = state.health, state.budget
+    if health is None or not health.confirmed or _frozen(replace(state, health=None), spec, policy):
         return None
     if budget.replicas == 1 and not budget.max_surge and not tuning.allow_downtime:
         return None
-    return remedy(situation.records, stable, tuning.mode, may_go_back=policy.automatic_rollback)
+    return remedy(state.records, stable, tuning.mode, may_go_back=policy.automatic_rollback)
 
 
 def _decision(
-    situation: Situation, spec: Spec, policy: RolloutPolicy, tuning: TuningPolicy, stable: Record, against: str
-) -> Decision | None:
+    state: ReconcileState, spec: Spec, policy: RolloutPolicy, tuning: TuningPolicy, stable: Revision, against: str
+) -> TunerDecision | None:
     """None before anything was learned, and where too few pods were measured just now: the status then says what it said.
 
     An operator that has just started has measured nobody, and a pod may miss a round: that is over in a moment and worth no word.
     """
-    knowledge = situation.context.tuning
+    knowledge = state.context.tuning
     if knowledge.learned is None:
         return None
-    resolved, budget = stable.resolved, situation.budget
-    circumstances = Circumstances(
-        now_s=situation.context.now.timestamp(),
-        policy=tuning if may_draft(stable, situation.records) else replace(tuning, block_sizes=(1,)),
+    resolved, budget = stable.resolved, state.budget
+    tuner_inputs = TunerInputs(
+        now_s=state.context.now.timestamp(),
+        policy=tuning if may_draft(stable, state.records) else replace(tuning, block_sizes=(1,)),
         speculation=stable.speculation,
         trained_block=resolved.trained_block_size,
         mixture=resolved.mixture_of_experts or resolved.hybrid,
         replicas=budget.replicas,
-        serving=situation.serving,
+        serving=state.serving,
         measured=knowledge.measured,
         surge=budget.max_surge > 0,
-        restart_s=restart_s(situation, stable),
-        frozen=against or _frozen(situation, spec, policy),
-        degraded=_degraded(situation),
-        leaving=_leaving(situation),
-        metrics=_metrics(situation),
-        changes=tuple(changes(situation.records)),
+        restart_s=restart_s(state, stable),
+        frozen=against or _frozen(state, spec, policy),
+        degraded=_degraded(state),
+        leaving=_leaving(state),
+        metrics=_metrics(state),
+        changes=tuple(changes(state.records)),
         schedule=_can_schedule(stable, tuning),
         max_concurrency=resolved.max_concurrency,
     )
-    decision = decide(circumstances, knowledge.learned)
-    few = decision.reason is Reason.METRICS_MISSING and not circumstances.metrics
-    if few and knowledge.short_for_s < MISSED_LOOKS * situation.context.tuning_look_s:
+    decision = decide(tuner_inputs, knowledge.learned)
+    few = decision.reason is Reason.METRICS_MISSING and not tuner_inputs.metrics
+    if few and knowledge.short_for_s < MISSED_EVALUATIONS * state.context.tuning_requeue_s:
         return None
     return decision
 
 
-def _metrics(situation: Situation) -> str:
+def _metrics(state: ReconcileState) -> str:
     """Why there are no fresh metrics. Pods that became Ready after the last round were not measured yet, which the next one does."""
-    health = situation.context.metrics
-    if health.available is not False or (health.reason is Reason.NO_PODS and situation.serving):
+    health = state.context.metrics
+    if health.available is not False or (health.reason is Reason.NO_PODS and state.serving):
         return ""
     return health.message
 
 
-def restart_s(situation: Situation, stable: Record) -> float:
+def restart_s(state: ReconcileState, stable: Revision) -> float:
     """From a pod's creation to Ready: the slowest of those that serve now, or half the start-up budget where none tells."""
     took = [
         (pod.ready_since - pod.created_at).total_seconds()
-        for pod in situation.pods(stable.hash)
+        for pod in state.pods(stable.hash)
         if pod.ready_since is not None and pod.created_at is not None and not pod.restarts
     ]
     return max(took, default=startup_budget_s(stable.resolved) / 2)
 
 
-def changes(records: Iterable[Record]) -> list[Change]:
+def changes(records: Iterable[Revision]) -> list[Change]:
     """What the tuner did so far, oldest first, from the histories of the revisions."""
     found = []
     for record in records:
         asked = ""
         for entry in record.history:
-            if entry["outcome"] == State.CANDIDATE:
+            if entry["outcome"] == RevisionState.CANDIDATE:
                 asked = entry["origin"]
             elif asked == Origin.TUNER and entry["outcome"] in _TRIED:
-                kept = entry["outcome"] == State.STABLE
+                kept = entry["outcome"] == RevisionState.STABLE
                 found.append(Change(datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size, kept))
                 asked = ""
     return sorted(found, key=lambda change: change.at_s)
 
 
-def _frozen(situation: Situation, spec: Spec, policy: RolloutPolicy) -> str:
+def _frozen(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> str:
     if defaults.suspended(spec):
         return "spec.suspend is true"
     if policy.paused:
         return "spec.rollout.paused is true"
-    if policy.window is not None and not opening(policy.window, situation.context.now).open:
+    if policy.window is not None and not opening(policy.window, state.context.now).open:
         return "spec.rollout.window is closed"
-    if situation.health is not None and situation.health.reason is Reason.DRAFTER_COLLAPSED:
+    if state.health is not None and state.health.reason is Reason.DRAFTER_COLLAPSED:
         return "the drafter has collapsed"
-    return _unrest(situation)
+    return _unrest(state)
 
 
-def _unrest(situation: Situation) -> str:
+def _unrest(state: ReconcileState) -> str:
     """A rollout that is not over."""
-    stable = situation.stable
-    if any(record.state is State.CANDIDATE for record in situation.records):
+    stable = state.stable
+    if any(record.state is RevisionState.CANDIDATE for record in state.records):
         return "a rollout is under way"
-    if any(pool.existing or pool.terminating for pool in situation.pools if stable is None or pool.revision != stable.hash):
+    if any(pool.existing or pool.terminating for pool in state.pools if stable is None or pool.revision != stable.hash):
         return "a rollout is not over yet"
-    rollout = (situation.deployment.get("status") or {}).get("rollout") or {}
+    rollout = (state.deployment.get("status") or {}).get("rollout") or {}
     return "a rollout is not over yet" if rollout and rollout.get("finishedAt") is None else ""
 
 
-def _degraded(situation: Situation) -> str:
-    replicas, serving = situation.budget.replicas, situation.serving
+def _degraded(state: ReconcileState) -> str:
+    replicas, serving = state.budget.replicas, state.serving
     if replicas == 0:
         return "spec.replicas is 0"
     if serving < replicas:
@@ -188,14 +188,14 @@ def _degraded(situation: Situation) -> str:
     return ""
 
 
-def _leaving(situation: Situation) -> str:
+def _leaving(state: ReconcileState) -> str:
     """Nodes are not watched: one that is drained shows in the pods that leave it. What a dead node held may be leaving for ever."""
-    snapshot = situation.snapshot
+    snapshot = state.snapshot
     leaving = any(pod.terminating and pod.node not in snapshot.dead_nodes for pod in snapshot.pods)
     return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
 
 
-def _can_schedule(stable: Record, tuning: TuningPolicy) -> bool:
+def _can_schedule(stable: Revision, tuning: TuningPolicy) -> bool:
     """The engine can follow a table of blocks by itself, as its own rules say."""
     if tuning.actuator == "Restart":
         return False

@@ -10,7 +10,7 @@ from dflash_controller.observe.sources.prometheus.client import PrometheusSettin
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
-from dflash_controller.observe.status_values.display import ShowSettings
+from dflash_controller.observe.status_values.display import DisplaySettings
 from dflash_controller.runtime.settings import Settings
 
 
@@ -44,7 +44,7 @@ def metrics_source(settings: Settings) -> Source:
     return PrometheusSource(prometheus, window_s, trials=TrialSettings(window_s, step_s=settings.scrape_seconds))
 
 
-def show_settings(settings: Settings) -> ShowSettings:
-    """How often figures are taken, over which window. A short window shows its first value early."""
-    usual, window_s = ShowSettings(), settings.metrics_window_seconds
+def show_settings(settings: Settings) -> DisplaySettings:
+    """How often metrics are taken, over which window. A short window shows its first value early."""
+    usual, window_s = DisplaySettings(), settings.metrics_window_seconds
     return replace(usual, window_s=window_s, interval_s=settings.scrape_seconds, first_s=min(usual.first_s, window_s / 2))

@@ -1,4 +1,4 @@
-"""Between the collector of metrics and the planner: which pods to measure, and which figures a status shows."""
+"""Between the collector of metrics and the planner: which pods to measure, and which metrics a status shows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
-from dflash_controller.model.counters import Trace
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.counters import CounterSeries
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.pipeline.source import Source, Target
-from dflash_controller.observe.status_values.display import Shown, ShowSettings
+from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import stable_record
-from dflash_controller.planning.revisions.revision import Record, State, read
+from dflash_controller.planning.revisions.desired import stable_revision
+from dflash_controller.planning.revisions.revision import Revision, RevisionState, read
 from dflash_controller.planning.state.inputs import NOT_MEASURED, MetricsHealth
 
 _FIELDS = {
@@ -25,18 +25,18 @@ _FIELDS = {
     "tokens_per_second": "tokensPerSecond",
     "block_size": "blockSize",
 }
-"""Figure, and the field of ``status.figures`` that shows it."""
+"""Figure, and the field of ``status.metric_values`` that shows it."""
 
 
 class Measurements:
     """Answers from the collector's last round; never waits."""
 
-    def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: ShowSettings) -> None:
+    def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: DisplaySettings) -> None:
         self._store = store
         self.collector = Collector(targets=self._targets, source=source, shown=self._shown, changed=changed, settings=settings)
 
     def worth_showing(self, key: Key, stable: str | None) -> Mapping[str, float] | None:
-        """The figures the status of the stable revision (its name) is to show, by field; None to leave them."""
+        """The metrics the status of the stable revision (its name) is to show, by field; None to leave them."""
         if stable is None:
             return None
         values = self.collector.display(key, stable.removeprefix(f"{key.name}-"))
@@ -47,31 +47,31 @@ class Measurements:
         found = self.collector.health(key)
         return NOT_MEASURED if found is None else MetricsHealth(found.available, Reason(found.reason), found.message)
 
-    def evidence(self, snapshot: Snapshot) -> tuple[Mapping[str, tuple[Trace, ...]], str | None]:
+    def evidence(self, snapshot: Snapshot) -> tuple[Mapping[str, tuple[CounterSeries, ...]], str | None]:
         """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
-        candidate = next((revision_of(item) for item in snapshot.revisions if _state(item) == State.CANDIDATE), None)
+        candidate = next((revision_of(item) for item in snapshot.revisions if _state(item) == RevisionState.CANDIDATE), None)
         if candidate is None:
             return {}, None
-        stable = stable_record([record for item in snapshot.revisions if (record := read(item)) is not None])
-        tried, before, trouble = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
-        return {candidate: tried} | ({stable.hash: before} if stable else {}), trouble
+        stable = stable_revision([record for item in snapshot.revisions if (record := read(item)) is not None])
+        tried, before, failure = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
+        return {candidate: tried} | ({stable.hash: before} if stable else {}), failure
 
-    def stretches(self, key: Key, stable: str) -> list[Stretch]:
+    def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
         """What the pods of the stable revision (its name) did since this was last asked; nothing where tuning is Off."""
-        return self.collector.stretches(key, stable.removeprefix(f"{key.name}-"))
+        return self.collector.load_samples(key, stable.removeprefix(f"{key.name}-"))
 
     def measured(self, key: Key, stable: str) -> int:
         """Pods of the stable revision (its name) that were measured in the last round."""
         return self.collector.answered(key, stable.removeprefix(f"{key.name}-"))
 
     def _targets(self) -> Iterator[Target]:
-        records: dict[tuple[Key, str], Record] = {}
+        records: dict[tuple[Key, str], Revision] = {}
         for item in self._store.revisions():
             if record := read(item):
                 metadata = item["metadata"]
                 records[Key(metadata["namespace"], metadata["labels"][names.LABEL_DEPLOYMENT]), record.hash] = record
         tuned = {key for key in {key for key, _ in records} if self._tuned(key)}
-        on_trial = {key for (key, _), record in records.items() if record.state is State.CANDIDATE}
+        on_trial = {key for (key, _), record in records.items() if record.state is RevisionState.CANDIDATE}
         for key, pod in self._store.pods():
             found = records.get((key, pod.revision))
             if found is not None and pod.serving and pod.ip:
@@ -95,14 +95,14 @@ class Measurements:
         deployment = self._store.get((DFLASH_DEPLOYMENT, key.namespace, key.name))
         return deployment is not None and (deployment["spec"].get("tuning") or {}).get("mode") != "Off"
 
-    def _shown(self, key: Key) -> Shown | None:
+    def _shown(self, key: Key) -> StatusMetrics | None:
         deployment = self._store.snapshot(key).deployment
         if deployment is None:
             return None
         status = deployment.get("status") or {}
-        figures = status.get("figures") or {}
+        metric_values = status.get("metrics") or {}
         revision = str(status.get("stableRevision") or "").removeprefix(f"{key.name}-")
-        return Shown(revision, {name: float(figures[field]) for name, field in _FIELDS.items() if field in figures})
+        return StatusMetrics(revision, {name: float(metric_values[field]) for name, field in _FIELDS.items() if field in metric_values})
 
 
 def _state(revision: Object) -> str | None:

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
 from dflash_controller.model.snapshot import Key
-from dflash_controller.planning.status.tuning import said
-from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Decision
+from dflash_controller.planning.status.tuning import reported_decision
+from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, TunerDecision
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -26,7 +26,7 @@ _OF = ("namespace", "deployment")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StatusMetrics:
     """What a deployment's status says that metrics repeat."""
 
     phase: str
@@ -119,17 +119,17 @@ class Metrics:
         Gauge("dflash_workqueue_depth", "Keys due and not yet taken.", registry=self.registry).set_function(depth)
         Gauge("dflash_workqueue_oldest_seconds", "How long the first of them has been due.", registry=self.registry).set_function(oldest_s)
 
-    def show(self, key: Key, shown: Shown) -> None:
+    def show(self, key: Key, shown: StatusMetrics) -> None:
         """What a deployment's status says; a phase that was another one before is counted."""
         before = self._deployments.shown.get(key)
         if before is not None and before.phase != shown.phase:
             self._phases.labels(shown.phase).inc()
         self._deployments.shown[key] = shown
 
-    def tuned(self, key: Key, decision: Decision) -> None:
+    def tuned(self, key: Key, decision: TunerDecision) -> None:
         """What the tuner decided at this look; a decision that differs from the last is counted."""
         before = self._deployments.decisions.get(key)
-        if before is None or said(before) != said(decision):
+        if before is None or reported_decision(before) != reported_decision(decision):
             self._decisions.labels(decision.reason.value).inc()
         self._deployments.decisions[key] = decision
 
@@ -147,8 +147,8 @@ class _Deployments(Collector):
     """Series that come and go with the deployments."""
 
     def __init__(self) -> None:
-        self.shown: dict[Key, Shown] = {}
-        self.decisions: dict[Key, Decision] = {}
+        self.shown: dict[Key, StatusMetrics] = {}
+        self.decisions: dict[Key, TunerDecision] = {}
 
     def collect(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_deployments", "DFlashDeployments by phase.", labels=["phase"])
@@ -200,7 +200,7 @@ class _Deployments(Collector):
     def _rollouts(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])
         verdicts = GaugeMetricFamily("dflash_rollout_verdict", "Always 1; the verdict on a metric.", labels=[*_OF, "metric", "verdict"])
-        figures = GaugeMetricFamily(
+        metric_values = GaugeMetricFamily(
             "dflash_rollout_metric",
             "What the last analysis compared, in the metric's own unit: candidate, stable, and the limit.",
             labels=[*_OF, "metric", "side"],
@@ -211,8 +211,8 @@ class _Deployments(Collector):
                 verdicts.add_metric([key.namespace, key.name, item["metric"], item["verdict"]], 1)
                 for side in ("candidate", "stable", "limit"):
                     if item.get(side) is not None:
-                        figures.add_metric([key.namespace, key.name, item["metric"], side], item[side])
-        yield from (phases, verdicts, figures)
+                        metric_values.add_metric([key.namespace, key.name, item["metric"], side], item[side])
+        yield from (phases, verdicts, metric_values)
 
     def _tuner(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("dflash_tuner_state", "Always 1; what the tuner does, and why.", labels=[*_OF, "state", "reason"])

@@ -15,10 +15,10 @@ from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.state.blockers import refused
-from dflash_controller.planning.state.inputs import Context, Obstacle
+from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.plan import Annotate, Plan
 from dflash_controller.runtime.measurements import Measurements
-from dflash_controller.runtime.metrics import Metrics, Shown
+from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.prober import Prober
 from dflash_controller.runtime.tuners import Tuners
 
@@ -43,7 +43,7 @@ class Reconciler:
         *,
         defaults: OperatorDefaults,
         catalog: Catalog,
-        tuning_look_s: float,
+        tuning_requeue_s: float,
         warm_up_s: float,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -56,7 +56,7 @@ class Reconciler:
         self._tuners = tuners
         self._defaults = defaults
         self._catalog = catalog
-        self._tuning_look_s = tuning_look_s
+        self._tuning_requeue_s = tuning_requeue_s
         self._warm_up_s = warm_up_s
         self._now = now
 
@@ -94,26 +94,26 @@ class Reconciler:
         waits = [wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None]
         return min(waits, default=None)
 
-    def _plan(self, snapshot: Snapshot, refusal: Obstacle | None = None) -> Plan:
+    def _plan(self, snapshot: Snapshot, refusal: Blocker | None = None) -> Plan:
         deployment = snapshot.deployment
         if deployment is None:
             return Plan()
         key, stable = snapshot.key, (deployment.get("status") or {}).get("stableRevision")
-        traces, trouble = self._measurements.evidence(snapshot)
+        traces, failure = self._measurements.evidence(snapshot)
         return decide(
             snapshot,
-            Context(
+            PlannerInputs(
                 now=self._now(),
                 defaults=self._defaults,
                 catalog=self._catalog,
-                figures=self._measurements.worth_showing(key, stable),
+                metric_values=self._measurements.worth_showing(key, stable),
                 metrics=self._measurements.health(key),
                 traces=traces,
-                metrics_trouble=trouble,
+                metrics_failure=failure,
                 probes=self._prober.answers(key),
                 probe_error=self._prober.error(key),
                 tuning=self._tuners.knowledge(snapshot),
-                tuning_look_s=self._tuning_look_s,
+                tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
                 refusal=refusal,
             ),
@@ -137,7 +137,7 @@ class Reconciler:
             for pod in snapshot.pods
             if pod.serving and pod.ready_since is not None and pod.created_at is not None and not pod.restarts
         ]
-        shown = Shown(
+        shown = StatusMetrics(
             phase=rollout.get("phase", "None"),
             revisions=revisions,
             analysis=rollout.get("analysis") or (),

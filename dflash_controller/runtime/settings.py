@@ -58,9 +58,9 @@ class Settings(BaseModel):
     scrape_seconds: Seconds = 30.0
     """Time between two rounds of metrics, be they queries of Prometheus or direct scrapes."""
     metrics_window_seconds: Seconds = 300.0
-    """Window over which the figures in the status are taken."""
+    """Window over which the metrics in the status are taken."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 60.0
-    """How long a candidate's first replica is left alone before its figures count: kernels are compiled and graphs captured."""
+    """How long a candidate's first replica is left alone before its metrics count: kernels are compiled and graphs captured."""
     tuning_seconds: Seconds = 60.0
     """Time between two looks of the tuner at one deployment."""
     learned_record_seconds: Seconds = 3600.0

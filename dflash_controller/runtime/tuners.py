@@ -14,13 +14,13 @@ from dflash_controller.api import names
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.speculation import Off, Speculation, parse_speculation
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
 from dflash_controller.planning.state.inputs import Knowledge
-from dflash_controller.planning.status.tuning import said
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.planning.status.tuning import reported_decision
+from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import needed
 from dflash_controller.tuner.schedule import true_step_s
@@ -34,7 +34,7 @@ _CURVE = ("engine", "version", "target", "tensor_parallel", "nodes", "gpu_produc
 class Measured(Protocol):
     """What is asked of the measurements."""
 
-    def stretches(self, key: Key, stable: str) -> Iterable[Stretch]: ...
+    def load_samples(self, key: Key, stable: str) -> Iterable[LoadSample]: ...
 
     def measured(self, key: Key, stable: str) -> int: ...
 
@@ -52,11 +52,11 @@ class _Case:
     """Something was learned since."""
     kept_with: str | None = None
     """The revision that has the record; it moves when another one is in force. None: nothing is kept yet."""
-    recent: deque[Stretch] = field(default_factory=deque)
+    recent: deque[LoadSample] = field(default_factory=deque)
     short_since_s: float | None = None
     """Since when too few pods have been measured to judge by; None while they are enough."""
-    said: tuple[str, ...] = ()
-    said_since: datetime | None = None
+    reported: tuple[str, ...] = ()
+    reported_since: datetime | None = None
 
 
 class Tuners:
@@ -78,12 +78,12 @@ class Tuners:
         case = self._case(key, stable, item, snapshot, now.timestamp())
         speculation = _speculation(item)
         new = [
-            replace(stretch, step_s=true_step_s(stretch.step_s, stretch.block, speculation))
-            for stretch in self._measured.stretches(key, stable)
+            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, speculation))
+            for load_sample in self._measured.load_samples(key, stable)
         ]
         if new:
             case.learner.take(new, now.timestamp())
-            case.news = case.news or any(stretch.served for stretch in new)
+            case.news = case.news or any(load_sample.served for load_sample in new)
             case.recent.extend(new)
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
@@ -98,19 +98,19 @@ class Tuners:
             measured=measured,
             short_for_s=0.0 if case.short_since_s is None else now.timestamp() - case.short_since_s,
             record=self._record(case, now.timestamp()),
-            said=case.said,
-            said_since=case.said_since,
+            reported=case.reported,
+            reported_since=case.reported_since,
         )
 
-    def decided(self, key: Key, decision: Decision) -> None:
+    def decided(self, key: Key, decision: TunerDecision) -> None:
         """Take the decision of a plan that was carried out. One that differs from the last is logged, with all it was made from."""
         case = self._cases.get(key)
         if case is None:
             return
         case.learner.note(decision, self._now().timestamp())
-        words = said(decision)
-        if words != case.said:
-            case.said, case.said_since = words, self._now()
+        words = reported_decision(decision)
+        if words != case.reported:
+            case.reported, case.reported_since = words, self._now()
             told = {"namespace": key.namespace, "deployment": key.name, **decision.to_json(), "inputs": decision.inputs}
             _log.info("%s: tuner: %s", key, decision.message, extra={"decision": told})
 

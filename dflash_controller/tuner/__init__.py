@@ -1,1 +1,2 @@
-"""Which block size is fastest for the load that is there: acceptance length by block, step time by block and concurrency, the best arm."""
+"""Which block size is fastest for the load that is there: acceptance length by block, step time by block and concurrency, the best block
+size."""

@@ -1,4 +1,4 @@
-"""The arms weighed against what is in force, over the loads that were seen."""
+"""The block sizes weighed against what is in force, over the loads that were seen."""
 
 from __future__ import annotations
 
@@ -9,45 +9,55 @@ from dataclasses import dataclass
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
-from dflash_controller.tuner.cost_benefit import DAY_S, NOTHING, Horizon, Price, Verdict, horizon_of, price, table_verdict, verdict
+from dflash_controller.tuner.cost_benefit import (
+    DAY_S,
+    NOTHING,
+    CostBenefit,
+    Horizon,
+    SwitchingCost,
+    cost_benefit,
+    horizon_of,
+    switching_cost,
+    table_cost_benefit,
+)
 from dflash_controller.tuner.crossover import crossover
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
-from dflash_controller.tuner.inputs import Question
-from dflash_controller.tuner.recommend import Forecast, Load, Recommendation, recommend
+from dflash_controller.tuner.inputs import DecisionInputs
+from dflash_controller.tuner.recommend import Forecast, ObservedLoad, Recommendation, recommend
 from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_speed, speed
 from dflash_controller.tuner.steps import OFF, StepTimes
 
 MIXTURE_SPREAD = 1.5
 """Step times of mixtures of experts and hybrids follow the law less well."""
-LEAST_STRETCHES = 4
+LEAST_LOAD_SAMPLES = 4
 VARIED = 2.0
 """Largest ÷ smallest load seen, from which on the curve is more than one point and the usual shape."""
 OFF_CONFIDENCE = 0.95
-"""Speculation is worth it nearly everywhere, and what runs without it tells nothing of it: off is an arm only where that is nearly certain,
-or where the policy lists it."""
+"""Speculation is worth it nearly everywhere, and what runs without it tells nothing of it: off is a block size only where that is nearly
+certain, or where the policy lists it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """The best arm and what speaks for it."""
+class Comparison:
+    """The best block size and what speaks for it."""
 
     best: Speculation
     forecast: Forecast
     """Of ``best`` against what is in force; its block is the largest that is drafted."""
     gains: Mapping[int, float]
-    """Log gain of every other arm."""
+    """Log gain of every other block size."""
     speeds: Mapping[int, float]
-    """Predicted tokens per second of a replica, by arm, the one in force included."""
+    """Predicted tokens per second of a replica, by block size, the one in force included."""
     concurrency: float
     """Mean over the window."""
     acceptance: float
     """Tokens per verify step at the block in force."""
     crossover: float | None
-    """Requests per replica at which the two fastest arms change places."""
+    """Requests per replica at which the two fastest block sizes change places."""
     varied: bool
     """Loads far apart, or several blocks, were seen."""
-    price: Price
-    verdict: Verdict
+    switching_cost: SwitchingCost
+    cost_benefit: CostBenefit
 
     def numbers(self, block: int) -> dict[str, float | str]:
         """For status and for ``Learner.note``. ``block``: in force."""
@@ -57,22 +67,22 @@ class Weighed:
             "acceptance": round(self.acceptance, 3),
             "gainPercent": round(self.forecast.gain_percent, 2),
             "confidence": round(self.forecast.confidence, 3),
-            "costSeconds": round(self.price.cost_s, 1),
-            "debtSeconds": round(self.verdict.debt_s, 1),
-            "neededSeconds": round(self.verdict.needed_s, 1),
+            "costSeconds": round(self.switching_cost.cost_s, 1),
+            "regretSeconds": round(self.cost_benefit.regret_s, 1),
+            "neededSeconds": round(self.cost_benefit.needed_s, 1),
         }
-        if self.verdict.stay_s is not None:
-            told["staySeconds"] = round(self.verdict.stay_s, 1)
-        told.update({f"gainPercent{arm}": round(100 * math.expm1(gain), 2) for arm, gain in self.gains.items()})
-        told.update({f"tokensPerSecond{arm}": round(found, 1) for arm, found in self.speeds.items()})
+        if self.cost_benefit.stay_s is not None:
+            told["staySeconds"] = round(self.cost_benefit.stay_s, 1)
+        told.update({f"gainPercent{candidate_block}": round(100 * math.expm1(gain), 2) for candidate_block, gain in self.gains.items()})
+        told.update({f"tokensPerSecond{candidate_block}": round(found, 1) for candidate_block, found in self.speeds.items()})
         return told
 
 
-def weigh(question: Question) -> Weighed | None:
+def compare(question: DecisionInputs) -> Comparison | None:
     """None where too little traffic was seen."""
-    asked, learned = question.circumstances, question.learned
+    asked, learned = question.tuner_inputs, question.learned
     current = asked.speculation.max_block_size
-    if not learned.points or not learned.loads or learned.stretches < LEAST_STRETCHES:
+    if not learned.points or not learned.loads or learned.load_samples < LEAST_LOAD_SAMPLES:
         return None
     acceptance = fitted_acceptance(learned, current, question.prior.decay)
     if acceptance is None:
@@ -80,14 +90,14 @@ def weigh(question: Question) -> Weighed | None:
     steps = fitted_steps(learned.points, question.prior.steps, question.limits, asked.mixture)
     spread = MIXTURE_SPREAD if asked.mixture else 1.0
     loads = learned.loads
-    arms = tuple(sorted({OFF, *asked.policy.block_sizes}))
-    found = recommend(current, arms, loads, acceptance, steps, trained_block=asked.trained_block, spread=spread)
+    candidate_blocks = tuple(sorted({OFF, *asked.policy.block_sizes}))
+    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=asked.trained_block, spread=spread)
     if OFF not in asked.policy.block_sizes and current != OFF and not _off_is_certain(found):
-        arms, found = asked.policy.block_sizes, _without_off(found)
+        candidate_blocks, found = asked.policy.block_sizes, _without_off(found)
     best, forecast = speculation_of(found.block), found.best
     if asked.schedule:
-        best, forecast = _scheduled(question, arms, acceptance, steps, found)
-    cost = price(
+        best, forecast = _scheduled(question, candidate_blocks, acceptance, steps, found)
+    cost = switching_cost(
         current,
         loads,
         steps,
@@ -97,16 +107,16 @@ def weigh(question: Question) -> Weighed | None:
         max_concurrency=asked.max_concurrency,
     )
     if isinstance(best, Schedule) or isinstance(asked.speculation, Schedule):
-        paid = table_verdict(forecast.log_gain, learned.past, cost)
+        paid = table_cost_benefit(forecast.log_gain, learned.past, cost)
     elif forecast.block == current:
         paid = NOTHING
     else:
-        paid = verdict(forecast.block, forecast.log_gain, current, learned.past, cost, _horizon(question, forecast, acceptance, steps))
+        paid = cost_benefit(forecast.block, forecast.log_gain, current, learned.past, cost, _horizon(question, forecast, acceptance, steps))
     weight = sum(load.share for load in loads)
     concurrency = sum(load.share * load.concurrency for load in loads) / weight
     speeds = {other.block: other.tokens_per_s for other in found.forecasts}
     spans = [point.concurrency for point in learned.points]
-    return Weighed(
+    return Comparison(
         best,
         forecast,
         {other.block: other.log_gain for other in found.forecasts if other.block != current},
@@ -120,8 +130,8 @@ def weigh(question: Question) -> Weighed | None:
     )
 
 
-def _horizon(question: Question, forecast: Forecast, acceptance: Acceptance, steps: StepTimes) -> Horizon:
-    asked = question.circumstances
+def _horizon(question: DecisionInputs, forecast: Forecast, acceptance: Acceptance, steps: StepTimes) -> Horizon:
+    asked = question.tuner_inputs
     dwell_s, most = float(asked.policy.min_dwell_s), asked.policy.max_changes_per_day
     today = [change.at_s for change in asked.changes if asked.now_s - change.at_s < DAY_S]
     last = len(today) + 1 >= most
@@ -157,16 +167,16 @@ def _without_off(found: Recommendation) -> Recommendation:
 
 
 def _scheduled(
-    question: Question, arms: Sequence[int], acceptance: Acceptance, steps: StepTimes, found: Recommendation
+    question: DecisionInputs, candidate_blocks: Sequence[int], acceptance: Acceptance, steps: StepTimes, found: Recommendation
 ) -> tuple[Speculation, Forecast]:
-    """The table is chosen by all the loads that usually come, for it is to serve them all; what it gains is told, as of any arm, by those
-    of now."""
-    asked, loads = question.circumstances, question.learned.loads
+    """The table is chosen by all the loads that usually come, for it is to serve them all; what it gains is told, as of any block size, by
+    those of now."""
+    asked, loads = question.tuner_inputs, question.learned.loads
     least = asked.policy.min_gain_percent
-    if not any(arm <= asked.trained_block for arm in arms):
+    if not any(candidate_block <= asked.trained_block for candidate_block in candidate_blocks):
         return asked.speculation, found.of(found.current)
     best = best_schedule(
-        arms,
+        candidate_blocks,
         asked.max_concurrency,
         acceptance,
         steps,
@@ -185,11 +195,11 @@ def _scheduled(
     return best, Forecast(best.max_block_size, speed(best, loads, acceptance, steps), then - now, sigma)
 
 
-def _block(speculation: Speculation, load: Load) -> int:
+def _block(speculation: Speculation, load: ObservedLoad) -> int:
     return block_at(speculation, max(1, round(load.concurrency)))
 
 
-def _all_loads(question: Question) -> tuple[Load, ...]:
+def _all_loads(question: DecisionInputs) -> tuple[ObservedLoad, ...]:
     """What a table shall serve: half the loads as they usually are, half every doubling between the least and the greatest that was seen,
     in equal parts. A table is there for loads that move, and a short past tells little of where they will."""
     learned = question.learned
@@ -198,4 +208,7 @@ def _all_loads(question: Question) -> tuple[Load, ...]:
     seen = [point.concurrency for point in learned.points]
     doublings = max(0, round(math.log2(max(seen) / min(seen))))
     between = [min(seen) * 2**step for step in range(doublings + 1)]
-    return (*(Load(load.concurrency, load.share / whole) for load in usual), *(Load(place, 1 / len(between)) for place in between))
+    return (
+        *(ObservedLoad(load.concurrency, load.share / whole) for load in usual),
+        *(ObservedLoad(place, 1 / len(between)) for place in between),
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.learned import Past
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.regret import won
 from dflash_controller.tuner.steps import StepTimes
 
@@ -21,13 +21,13 @@ RESTLESS = 2.0
 """Where loads came and went before: so many times the cost and what one more such stay brings must be lost, if the stay does not decide;
 and a stay more than so many times as long as any before is a new pattern, of which the past says nothing."""
 SUITS = 0.005
-"""Share of speed by which an arm must be better over usual loads to be called so."""
+"""Share of speed by which a block size must be better over usual loads to be called so."""
 LEAST_SWING_S = 200.0
 """What one more stay brings is not counted beyond this, or beyond twice the cost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class SwitchingCost:
     """Of replacing every replica, one at a time."""
 
     cost_s: float
@@ -35,49 +35,49 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CostBenefit:
     """Whether it pays, and the numbers that say so."""
 
     pays: bool
-    debt_s: float
+    regret_s: float
     needed_s: float
     """Debt from which on it pays; 0 where the expected stay alone decides."""
     stay_s: float | None
     """For how long the load is expected to go on as it is; None: no past tells."""
 
 
-NOTHING = Verdict(False, 0.0, 0.0, None)
+NOTHING = CostBenefit(False, 0.0, 0.0, None)
 """Of no change."""
 
 
-def price(
+def switching_cost(
     block: int,
-    loads: Sequence[Load],
+    loads: Sequence[ObservedLoad],
     steps: StepTimes,
     *,
     replicas: int,
     surge: bool,
     restart_s: float,
     max_concurrency: int,
-) -> Price:
+) -> SwitchingCost:
     """What a change costs. With one replica, or without others that could take over: its restart. Else what the others cannot make up for
     while its requests are theirs, up to ``max_concurrency`` each: more requests in a step are more tokens per second, so it is little where
     load is low and up to 1 ÷ replicas where the others are full. With surge there is always one more, so nothing is lost but the least."""
     least = LEAST_COST * restart_s
     if replicas < 1:
-        return Price(least, restart_s)
+        return SwitchingCost(least, restart_s)
     duration = restart_s * replicas
     if surge:
-        return Price(least, duration)
+        return SwitchingCost(least, duration)
     if replicas == 1:
-        return Price(restart_s, duration)
+        return SwitchingCost(restart_s, duration)
     before = after = 0.0
     for load in loads:
         crowded = max(load.concurrency, min(float(max_concurrency), load.concurrency * replicas / (replicas - 1)))
         before += load.share * replicas * load.concurrency / steps.seconds(block, load.concurrency)
         after += load.share * (replicas - 1) * crowded / steps.seconds(block, crowded)
     lost = min(1.0, max(0.0, 1 - after / before)) if before > 0 else 1 / replicas
-    return Price(max(least, lost * duration), duration)
+    return SwitchingCost(max(least, lost * duration), duration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Horizon:
     last: bool
     """No other change is allowed today."""
     later: float
-    """Share of full speed that the new arm gains over the loads that usually come, the mean over time; negative where it loses."""
+    """Share of full speed that the new block size gains over the loads that usually come, the mean over time; negative where it loses."""
     later_tokens: float
     """The same as the mean over tokens, which busy hours dominate."""
     weight: float
@@ -99,36 +99,36 @@ class Horizon:
 
     @property
     def suits(self) -> bool:
-        """Usual loads are better served by the new arm."""
+        """Usual loads are better served by the new block size."""
         return self.later >= SUITS
 
 
-def verdict(arm: int, log_gain: float, current: int, past: Past, cost: Price, horizon: Horizon) -> Verdict:
-    """Whether changing to ``arm`` pays now. Costs are taken times the factor that wasted changes have raised.
+def cost_benefit(candidate_block: int, log_gain: float, current: int, past: Past, cost: SwitchingCost, horizon: Horizon) -> CostBenefit:
+    """Whether changing to ``candidate_block`` pays now. Costs are taken times the factor that wasted changes have raised.
 
-    Without a past, once the debt equals the cost. Where the load favoured this arm before, and the changes that allows a day are enough to
-    follow it each time, by what the rest of such a stay would bring: the gain from the middle of the change until the load goes, and what
-    usual loads bring from then until the next change is allowed, must exceed the cost, in time and in tokens. Where that does not decide,
-    at twice the debt that one more such stay would bring, if usual loads suit the arm.
+    Without a past, once the debt equals the cost. Where the load favoured this block size before, and the changes that allows a day are
+    enough to follow it each time, by what the rest of such a stay would bring: the gain from the middle of the change until the load goes,
+    and what usual loads bring from then until the next change is allowed, must exceed the cost, in time and in tokens. Where that does not
+    decide, at twice the debt that one more such stay would bring, if usual loads suit the block size.
     """
     gain = won(log_gain)
-    debt, stays = past.debt(arm), past.stays_of(arm)
-    price_s = past.factor * cost.cost_s
+    regret, stays = past.regret(candidate_block), past.stays_of(candidate_block)
+    switching_cost_s = past.factor * cost.cost_s
     others = past.stays_of(current)
-    if not stays or (past.favoured == arm and past.favoured_s > _unheard_of(stays)):
+    if not stays or (past.favoured == candidate_block and past.favoured_s > _unheard_of(stays)):
         # Where the load before it was gone sooner than a change pays, this one may be too.
-        brief = not stays and others and _mean(others) * gain < RESTLESS * price_s
-        needed = RESTLESS * (price_s + gain * _mean(others)) if brief else price_s
-        return Verdict(debt >= needed and (horizon.suits or not horizon.last), debt, needed, None)
-    stay = expected_stay(stays, past.favoured_s) if past.favoured == arm else None
+        brief = not stays and others and _mean(others) * gain < RESTLESS * switching_cost_s
+        needed = RESTLESS * (switching_cost_s + gain * _mean(others)) if brief else switching_cost_s
+        return CostBenefit(regret >= needed and (horizon.suits or not horizon.last), regret, needed, None)
+    stay = expected_stay(stays, past.favoured_s) if past.favoured == candidate_block else None
     if stay is not None and _per_day(stays, others) <= horizon.per_day:
         now, then = gain * (stay - cost.duration_s / 2), max(0.0, horizon.bound_s - stay)
         tokens = (now - cost.cost_s) * horizon.weight + then * horizon.later_tokens
-        if now + then * horizon.later > MARGIN * price_s and tokens > 0:
-            return Verdict(True, debt, 0.0, stay)
-    swing = min(gain * _mean(stays), max(LEAST_SWING_S, RESTLESS * price_s))
-    needed = RESTLESS * (price_s + swing)
-    return Verdict(debt >= needed and horizon.suits, debt, needed, stay)
+        if now + then * horizon.later > MARGIN * switching_cost_s and tokens > 0:
+            return CostBenefit(True, regret, 0.0, stay)
+    swing = min(gain * _mean(stays), max(LEAST_SWING_S, RESTLESS * switching_cost_s))
+    needed = RESTLESS * (switching_cost_s + swing)
+    return CostBenefit(regret >= needed and horizon.suits, regret, needed, stay)
 
 
 def _unheard_of(stays: Sequence[float]) -> float:
@@ -145,18 +145,18 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def table_verdict(log_gain: float, past: Past, cost: Price) -> Verdict:
+def table_cost_benefit(log_gain: float, past: Past, cost: SwitchingCost) -> CostBenefit:
     """Whether changing to or from an engine's own table pays: judged over all usual loads, it need not be changed back when load moves, so
     a day of its gain must exceed the cost."""
-    price_s = past.factor * cost.cost_s
-    return Verdict(won(log_gain) * DAY_S > MARGIN * price_s, 0.0, 0.0, DAY_S)
+    switching_cost_s = past.factor * cost.cost_s
+    return CostBenefit(won(log_gain) * DAY_S > MARGIN * switching_cost_s, 0.0, 0.0, DAY_S)
 
 
 def horizon_of(
-    arm: int,
+    candidate_block: int,
     current: int,
-    loads: Sequence[Load],
-    usual: Sequence[Load],
+    loads: Sequence[ObservedLoad],
+    usual: Sequence[ObservedLoad],
     acceptance: Acceptance,
     steps: StepTimes,
     *,
@@ -166,11 +166,12 @@ def horizon_of(
 ) -> Horizon:
     """``loads``: now. Raises ZeroDivisionError where no load has a share."""
 
-    def means(over: Sequence[Load]) -> tuple[float, float, float]:
+    def means(over: Sequence[ObservedLoad]) -> tuple[float, float, float]:
         shares = gains = before = after = 0.0
         for load in over:
             old, new = (
-                load.concurrency * acceptance.length(block).value / steps.seconds(block, load.concurrency) for block in (current, arm)
+                load.concurrency * acceptance.length(block).value / steps.seconds(block, load.concurrency)
+                for block in (current, candidate_block)
             )
             shares, gains = shares + load.share, gains + load.share * won(math.log(new / old))
             before, after = before + load.share * old, after + load.share * new

@@ -13,17 +13,18 @@ _BISECTIONS = 12
 
 
 def crossover(speeds: Mapping[int, float], acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
-    """Requests per replica at which the two fastest arms change places, as predicted; the one nearest to the load ``near`` where there are
-    several. None where one of them is faster at all loads that the engine serves, from 1 to ``up_to`` requests, or there is only one.
+    """Requests per replica at which the two fastest block sizes change places, as predicted; the one nearest to the load ``near`` where
+    there are several. None where one of them is faster at all loads that the engine serves, from 1 to ``up_to`` requests, or there is only
+    one.
 
-    ``speeds``: predicted tokens per second by arm, at the loads of now.
+    ``speeds``: predicted tokens per second by block size, at the loads of now.
     """
-    best = sorted(speeds, key=lambda arm: speeds[arm], reverse=True)[:2]
+    best = sorted(speeds, key=lambda candidate_block: speeds[candidate_block], reverse=True)[:2]
     return between(best[0], best[1], acceptance, steps, up_to, near) if len(best) == 2 else None
 
 
 def between(one: int, other: int, acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
-    """The same for two arms, from 1 to ``up_to`` requests."""
+    """The same for two block sizes, from 1 to ``up_to`` requests."""
 
     def lead(log_load: float) -> float:
         load = math.exp(log_load)

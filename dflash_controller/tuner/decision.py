@@ -11,11 +11,11 @@ from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Speculation
 
 PREDICTED = "tokensPerSecond"
-"""Of ``Decision.numbers``: followed by an arm, its predicted speed."""
+"""Of ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
 MEASURED = "measuredTokensPerSecond"
-"""Likewise: the speed that was measured, of arms that served in the window."""
+"""Likewise: the speed that was measured, of block sizes that served in the window."""
 CROSSOVER = "crossoverConcurrency"
-"""Of ``Decision.numbers``: requests per replica at which the two fastest arms change places; missing where they do not."""
+"""Of ``TunerDecision.numbers``: requests per replica at which the two fastest block sizes change places; missing where they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class TunerInputs:
     """What holds outside the tuner's own knowledge."""
 
     now_s: float
@@ -66,7 +66,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TunerDecision:
     """``state`` is one of status.tuning.state. ``change_to`` is what is to be done now; None: nothing."""
 
     state: str

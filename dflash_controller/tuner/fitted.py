@@ -16,7 +16,7 @@ from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
 LEAST_STEPS = 200.0
 """Verify steps of a window, before its mean acceptance is believed: the mean is then known to some 3 %."""
 FILLED_WEIGHT = 0.5
-"""Of a point that was put between: less than one stretch."""
+"""Of a point that was put between: less than one load sample."""
 
 
 class FittedSteps(StepTimes):

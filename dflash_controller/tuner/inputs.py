@@ -9,29 +9,29 @@ from typing import Any
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import parse_speculation
 from dflash_controller.tuner.acceptance import Decay
-from dflash_controller.tuner.decision import Change, Circumstances
+from dflash_controller.tuner.decision import Change, TunerInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior
 from dflash_controller.tuner.steps import Limits, StepPrior
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DecisionInputs:
     """What is decided upon."""
 
-    circumstances: Circumstances
+    tuner_inputs: TunerInputs
     learned: Learned
     prior: Prior
     limits: Limits
 
     def to_json(self) -> dict[str, Any]:
-        circumstances = self.circumstances
+        tuner_inputs = self.tuner_inputs
         return {
-            "circumstances": {
-                **{name: getattr(circumstances, name) for name in _PLAIN},
-                "policy": {**asdict(circumstances.policy), "block_sizes": list(circumstances.policy.block_sizes)},
-                "speculation": circumstances.speculation.to_json(),
-                "changes": [[change.at_s, change.block, change.kept] for change in circumstances.changes],
+            "tuner_inputs": {
+                **{name: getattr(tuner_inputs, name) for name in _PLAIN},
+                "policy": {**asdict(tuner_inputs.policy), "block_sizes": list(tuner_inputs.policy.block_sizes)},
+                "speculation": tuner_inputs.speculation.to_json(),
+                "changes": [[change.at_s, change.block, change.kept] for change in tuner_inputs.changes],
             },
             "learned": self.learned.to_json(),
             "prior": {
@@ -43,23 +43,23 @@ class Question:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Question:
+    def from_json(data: Mapping[str, Any]) -> DecisionInputs:
         """The inverse. Raises KeyError, TypeError or ValueError on anything else."""
-        told = data["circumstances"]
+        told = data["tuner_inputs"]
         policy = told["policy"]
-        circumstances = Circumstances(
+        tuner_inputs = TunerInputs(
             policy=TuningPolicy(**{**policy, "block_sizes": tuple(policy["block_sizes"])}),
             speculation=parse_speculation(told["speculation"]),
             changes=tuple(Change(*entry) for entry in told["changes"]),
             **{name: told[name] for name in _PLAIN if name in told},
         )
         prior, limits = data["prior"], data["limits"]
-        return Question(
-            circumstances,
+        return DecisionInputs(
+            tuner_inputs,
             Learned.from_json(data["learned"]),
             Prior(StepPrior(prior["kneeTokens"], prior["offRatio"]), Decay(*prior["decay"])),
             Limits(tuple(limits["tokens"]), tuple(limits["concurrency"])),
         )
 
 
-_PLAIN = tuple(name for name in Circumstances.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))
+_PLAIN = tuple(name for name in TunerInputs.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class Seen:
 class Past:
     """What came of loads and of changes so far: the side of the tuner's knowledge that says whether a change pays."""
 
-    debts: tuple[tuple[int, float], ...] = ()
-    """(arm, seconds of full speed lost so far by not running it); 0 where the arm in force is better."""
+    regrets: tuple[tuple[int, float], ...] = ()
+    """(block size, seconds of full speed lost so far by not running it); 0 where the block size in force is better."""
     favoured: int = 0
-    """The arm that the load favours now; 0: not known."""
+    """The block size that the load favours now; 0: not known."""
     favoured_s: float = 0.0
     """For how long already."""
     stays: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """(arm, how many seconds the load favoured it, each time it did), oldest first."""
+    """(block size, how many seconds the load favoured it, each time it did), oldest first."""
     factor: float = 1.0
     """Times the cost of a change that must have been lost before one is made; more after wasted changes."""
     wasted: int = 0
     """Changes that did not earn their cost, in all."""
     previous: int = 0
-    """The arm in force before the last change; 0: none known."""
+    """The block size in force before the last change; 0: none known."""
 
-    def debt(self, arm: int) -> float:
-        return next((debt for known, debt in self.debts if known == arm), 0.0)
+    def regret(self, candidate_block: int) -> float:
+        return next((regret for known, regret in self.regrets if known == candidate_block), 0.0)
 
-    def stays_of(self, arm: int) -> tuple[float, ...]:
-        return next((stays for known, stays in self.stays if known == arm), ())
+    def stays_of(self, candidate_block: int) -> tuple[float, ...]:
+        return next((stays for known, stays in self.stays if known == candidate_block), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Learned:
 
     points: tuple[StepPoint, ...] = ()
     """Pooled step times of the current epoch."""
-    loads: tuple[Load, ...] = ()
+    loads: tuple[ObservedLoad, ...] = ()
     """Of a replica, over the window of the policy."""
-    usual: tuple[Load, ...] = ()
+    usual: tuple[ObservedLoad, ...] = ()
     """The same over the last days, recent ones counting more."""
     acceptance: tuple[Seen, ...] = ()
     """Over the window, by block; without speculation off."""
@@ -82,7 +82,7 @@ class Learned:
     """The last acceptance that was measured: what is believed where nothing is drafted now."""
     decays: tuple[float, ...] = ()
     """The drafter's, one for each pair of blocks that served the same traffic (``acceptance.decay_between``)."""
-    stretches: int = 0
+    load_samples: int = 0
     """That served, in the window."""
     misses: int = 0
     """Changes in the last day after which step times were not as predicted."""
@@ -91,8 +91,8 @@ class Learned:
     model_error: float = 0.0
     """Logarithm of measured ÷ predicted step time after the last change."""
     past: Past = Past()
-    doubted: int = 0
-    """Of ``stretches``: those that tell nothing about the load, as two ways to tell it disagree."""
+    inconsistent: int = 0
+    """Of ``load_samples``: those that tell nothing about the load, as two ways to tell it disagree."""
 
     speeds: tuple[tuple[int, float], ...] = ()
     """(block, tokens per second of a replica), as measured over the window while there was traffic."""
@@ -105,17 +105,17 @@ class Learned:
             "acceptance": [seen.to_json() for seen in self.acceptance],
             "drafted": self.drafted.to_json() if self.drafted else None,
             "decays": list(self.decays),
-            "stretches": self.stretches,
+            "loadSamples": self.load_samples,
             "misses": self.misses,
             "missed": self.missed,
             "modelError": self.model_error,
-            "doubted": self.doubted,
+            "inconsistent": self.inconsistent,
             "speeds": [list(entry) for entry in self.speeds],
             "past": {
-                "debts": [list(entry) for entry in self.past.debts],
+                "regrets": [list(entry) for entry in self.past.regrets],
                 "favoured": self.past.favoured,
                 "favouredSeconds": self.past.favoured_s,
-                "stays": [[arm, list(stays)] for arm, stays in self.past.stays],
+                "stays": [[candidate_block, list(stays)] for candidate_block, stays in self.past.stays],
                 "factor": self.past.factor,
                 "wasted": self.past.wasted,
                 "previous": self.past.previous,
@@ -128,24 +128,24 @@ class Learned:
         past = data["past"]
         return Learned(
             points=tuple(StepPoint(*entry) for entry in data["points"]),
-            loads=tuple(Load(*entry) for entry in data["loads"]),
-            usual=tuple(Load(*entry) for entry in data["usual"]),
+            loads=tuple(ObservedLoad(*entry) for entry in data["loads"]),
+            usual=tuple(ObservedLoad(*entry) for entry in data["usual"]),
             acceptance=tuple(Seen.from_json(entry) for entry in data["acceptance"]),
             drafted=Seen.from_json(data["drafted"]) if data["drafted"] else None,
             decays=tuple(data["decays"]),
-            stretches=data["stretches"],
+            load_samples=data["loadSamples"],
             misses=data["misses"],
             missed=data["missed"],
             model_error=data["modelError"],
             past=Past(
-                tuple((arm, debt) for arm, debt in past["debts"]),
+                tuple((candidate_block, regret) for candidate_block, regret in past["regrets"]),
                 past["favoured"],
                 past["favouredSeconds"],
-                tuple((arm, tuple(stays)) for arm, stays in past["stays"]),
+                tuple((candidate_block, tuple(stays)) for candidate_block, stays in past["stays"]),
                 past["factor"],
                 past["wasted"],
                 past["previous"],
             ),
-            doubted=data.get("doubted", 0),
+            inconsistent=data.get("inconsistent", 0),
             speeds=tuple((block, speed) for block, speed in data.get("speeds", ())),
         )

@@ -1,4 +1,4 @@
-"""What a deployment has shown so far: one ``Learner`` each, fed with stretches and with the tuner's own decisions.
+"""What a deployment has shown so far: one ``Learner`` each, fed with load samples and with the tuner's own decisions.
 
 Plain state without clock or I/O. The caller feeds ``take`` with what the engines did and ``note`` with what was decided at every look, and
 asks ``learned`` in between; ``to_json`` is what a restart of the operator must not lose.
@@ -13,17 +13,17 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import decay_between
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learned import Learned, Seen
 from dflash_controller.tuner.point_pools import Pools
 from dflash_controller.tuner.priors import Priors
-from dflash_controller.tuner.prompt_length import Context
-from dflash_controller.tuner.regret import DAY_S, Ledger
+from dflash_controller.tuner.prompt_length import PromptLengths
+from dflash_controller.tuner.regret import DAY_S, RegretLedger
 from dflash_controller.tuner.speeds import Speeds
 from dflash_controller.tuner.steps import OFF, Limits, StepPrior, StepTimes
-from dflash_controller.tuner.window import KEPT_S, Usual, Window
+from dflash_controller.tuner.window import KEPT_S, DecisionWindow, Usual
 
 __all__ = ["Learned", "Learner"]
 
@@ -34,11 +34,11 @@ ACCEPTANCE_S = 300.0
 SAME_TRAFFIC_S = 3600.0
 """Lengths of two blocks that are no farther apart are taken for one traffic's."""
 CHECKED = 10
-"""Stretches at a new block before its step time is held against what was predicted."""
+"""Load samples at a new block before its step time is held against what was predicted."""
 SIGMAS = 2.0
 KEPT_MISSES = 4
 GAIN = "gainPercent"
-"""Prefix of the numbers of a decision that say each arm's gain, with the block after it."""
+"""Prefix of the numbers of a decision that say each block size's gain, with the block after it."""
 
 
 _Settled = tuple[int, float, float, float]
@@ -52,50 +52,55 @@ class Learner:
         self._prior = prior or Priors.load().prior().steps
         self._limits = limits or Limits()
         self._pools = Pools()
-        self._context = Context()
-        self._window = Window()
-        self._doubted = Window()
+        self._context = PromptLengths()
+        self._window = DecisionWindow()
+        self._inconsistent = DecisionWindow()
         self._speeds = Speeds()
         self._usual = Usual()
         self._drafted: Seen | None = None
         self._decays: deque[float] = deque(maxlen=KEPT_DECAYS)
         self._settled: _Settled | None = None
         self._left: _Settled | None = None
-        self._ledger = Ledger()
+        self._ledger = RegretLedger()
         self._misses: deque[tuple[float, int]] = deque(maxlen=KEPT_MISSES)
         self._model_error = 0.0
         self._before: tuple[int, StepTimes] | None = None
         self._missed: list[tuple[float, float]] = []
 
-    def take(self, stretches: Iterable[Stretch], now_s: float) -> None:
-        """Stretches of any pods, each once. Those from the future, or with impossible figures, are left out."""
-        for stretch in stretches:
-            if stretch.at_s > now_s + 1 or now_s - stretch.at_s > 30 * DAY_S or not _possible(stretch) or not stretch.served:
+    def take(self, load_samples: Iterable[LoadSample], now_s: float) -> None:
+        """Load samples of any pods, each once. Those from the future, or with impossible metrics, are left out."""
+        for load_sample in load_samples:
+            if (
+                load_sample.at_s > now_s + 1
+                or now_s - load_sample.at_s > 30 * DAY_S
+                or not _possible(load_sample)
+                or not load_sample.served
+            ):
                 continue
-            load = stretch
-            if stretch.doubted:
-                load = replace(stretch, concurrency=0.0)
-                self._doubted.add(load)
+            load = load_sample
+            if load_sample.inconsistent:
+                load = replace(load_sample, concurrency=0.0)
+                self._inconsistent.add(load)
             self._window.add(load)
             self._usual.add(load)
-            if self._context.take(stretch.at_s, stretch.requests, stretch.context):
-                self._pools.renew(stretch.at_s)
+            if self._context.take(load_sample.at_s, load_sample.requests, load_sample.context):
+                self._pools.renew(load_sample.at_s)
                 self._before, self._missed = None, []
-            if not stretch.unfit and load.concurrency > 0 and stretch.step_s > 0:
-                self._check(stretch)
-                self._pools.add(stretch.at_s, stretch.block, stretch.concurrency, stretch.step_s)
-                self._speeds.add(stretch)
+            if not load_sample.excluded and load.concurrency > 0 and load_sample.step_s > 0:
+                self._check(load_sample)
+                self._pools.add(load_sample.at_s, load_sample.block, load_sample.concurrency, load_sample.step_s)
+                self._speeds.add(load_sample)
         self._accept(now_s)
 
-    def note(self, decision: Decision, now_s: float) -> None:
-        """What was decided at this look; call it once after each ``policy.decide``. Only decisions that weighed arms count."""
+    def note(self, decision: TunerDecision, now_s: float) -> None:
+        """What was decided at this look; call it once after each ``policy.decide``. Only decisions that weighed block sizes count."""
         numbers = decision.numbers
         block = int(numbers.get("block", 0))
         if not block or "costSeconds" not in numbers:
             return
         gains = {int(key[len(GAIN) :]): float(value) for key, value in numbers.items() if key.startswith(GAIN) and key != GAIN}
         asked = decision.change_to.max_block_size if decision.change_to is not None else None
-        log_gains = {arm: math.log1p(max(-99.0, percent) / 100) for arm, percent in gains.items()}
+        log_gains = {candidate_block: math.log1p(max(-99.0, percent) / 100) for candidate_block, percent in gains.items()}
         self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), asked)
         if asked is not None:
             points = self._pools.points()
@@ -114,12 +119,12 @@ class Learner:
             window.acceptance,
             self._drafted,
             tuple(self._decays),
-            window.stretches,
+            window.load_samples,
             len(recent),
             recent[-1] if recent else 0,
             round(self._model_error, 4),
             self._ledger.past(now_s),
-            self._doubted.over(now_s, span_s).stretches,
+            self._inconsistent.over(now_s, span_s).load_samples,
             self._speeds.over(now_s, span_s, window.acceptance),
         )
 
@@ -147,11 +152,11 @@ class Learner:
         if since_s - other_at_s <= SAME_TRAFFIC_S and other_at_s - other_since_s >= SETTLING_S:
             self._decays.append(round(decay_between(other_length, other, length, block), 5))
 
-    def _check(self, stretch: Stretch) -> None:
-        if self._before is None or stretch.block != self._before[0]:
+    def _check(self, load_sample: LoadSample) -> None:
+        if self._before is None or load_sample.block != self._before[0]:
             return
-        predicted = self._before[1].at(stretch.block, stretch.concurrency)
-        self._missed.append((math.log(stretch.step_s) - predicted.log, predicted.log_sigma))
+        predicted = self._before[1].at(load_sample.block, load_sample.concurrency)
+        self._missed.append((math.log(load_sample.step_s) - predicted.log, predicted.log_sigma))
         if len(self._missed) < CHECKED:
             return
         misses = [miss for miss, _ in self._missed]
@@ -159,7 +164,7 @@ class Learner:
         sigma = math.hypot(mean(sigma for _, sigma in self._missed), stdev(misses) / math.sqrt(len(misses)))
         self._model_error = error
         if abs(error) > SIGMAS * sigma:
-            self._misses.append((stretch.at_s, stretch.block))
+            self._misses.append((load_sample.at_s, load_sample.block))
         else:
             self._misses.clear()
         self._before, self._missed = None, []
@@ -199,7 +204,7 @@ def _restored(data: Mapping[str, Any], prior: StepPrior | None, limits: Limits |
         raise ValueError("another version")
     learner = Learner(prior, limits)
     learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()))
-    learner._context = Context.from_json(data.get("context"))
+    learner._context = PromptLengths.from_json(data.get("context"))
     learner._pools.epoch = int(data["epoch"])
     learner._usual.at_s = float(data["usual"][0])
     learner._usual.seconds = {int(place): float(seconds) for place, seconds in data["usual"][1]}
@@ -207,7 +212,7 @@ def _restored(data: Mapping[str, Any], prior: StepPrior | None, limits: Limits |
         learner._drafted = Seen.from_json(data["drafted"])
     learner._decays.extend(float(decay) for decay in data["decays"])
     learner._settled, learner._left = _settled(data["settled"]), _settled(data["left"])
-    learner._ledger = Ledger.from_json(data["ledger"])
+    learner._ledger = RegretLedger.from_json(data["ledger"])
     learner._misses.extend((float(at_s), int(block)) for at_s, block in data["misses"])
     learner._model_error = float(data["modelError"])
     learner.learned(0.0)  # What it cannot show it cannot use either.
@@ -235,9 +240,17 @@ def _finite(value: Any) -> None:
         raise ValueError("a number is not finite")
 
 
-def _possible(stretch: Stretch) -> bool:
-    figures = (
-        *(stretch.at_s, stretch.seconds, stretch.concurrency, stretch.step_s, stretch.steps, stretch.committed, stretch.tokens),
-        *(stretch.requests, stretch.context),
+def _possible(load_sample: LoadSample) -> bool:
+    metric_values = (
+        *(
+            load_sample.at_s,
+            load_sample.seconds,
+            load_sample.concurrency,
+            load_sample.step_s,
+            load_sample.steps,
+            load_sample.committed,
+            load_sample.tokens,
+        ),
+        *(load_sample.requests, load_sample.context),
     )
-    return stretch.block >= OFF and all(math.isfinite(figure) and figure >= 0 for figure in figures)
+    return load_sample.block >= OFF and all(math.isfinite(figure) and figure >= 0 for figure in metric_values)

@@ -1,4 +1,4 @@
-"""Step times, pooled: what of many stretches is kept as points of the curve."""
+"""Step times, pooled: what of many load samples is kept as points of the curve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_controller.tuner.window import load_bin
 
 HALF_LIFE_S = 3 * 86400.0
 MOST_WEIGHT = 400.0
-"""A pool never weighs more than so many stretches, so that it still follows what changes slowly."""
+"""A pool never weighs more than so many load samples, so that it still follows what changes slowly."""
 MOST_POOLS = 80
 ENOUGH_WEIGHT = 3.0
 """Below, a pool is left out as noise, as long as others make a curve."""
@@ -21,11 +21,11 @@ MOVED = 0.005
 OUTLIER = math.log(1.25)
 """A step time farther than this from its pool is not noise."""
 KNOWN_WEIGHT = 5.0
-"""From here on a pool is known well enough to call a stretch an outlier."""
+"""From here on a pool is known well enough to call a load sample an outlier."""
 LASTING = 20
 """So many outliers in a row on one side are a new epoch: other hardware clocks, another engine build, other requests."""
 PRIOR_WEIGHT = 1.0
-"""Stretches that a step time of an earlier epoch weighs as much as."""
+"""Load samples that a step time of an earlier epoch weighs as much as."""
 MOST_PRIOR = 40
 
 
@@ -42,7 +42,7 @@ class _Pool:
 
 
 class Pools:
-    """Geometric means by block and load, older stretches counting less.
+    """Geometric means by block and load, older load samples counting less.
 
     Where an epoch has seen nothing yet, what was known before stands in: its shape, at the level of the places that both epochs saw.
     """
@@ -125,15 +125,15 @@ class Pools:
         return self._points
 
     def _point(self, block: int, pool: _Pool, now_s: float) -> StepPoint:
-        figures = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
-        return StepPoint(block, *(float(f"{figure:.5g}") for figure in figures))
+        metric_values = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
+        return StepPoint(block, *(float(f"{figure:.5g}") for figure in metric_values))
 
     def to_json(self) -> list[list[Any]]:
-        return _told(self._pools)
+        return _reported(self._pools)
 
     def earlier_to_json(self) -> list[list[Any]]:
         """What was known before this epoch."""
-        return _told(self._earlier)
+        return _reported(self._earlier)
 
     @staticmethod
     def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = ()) -> Pools:
@@ -143,7 +143,7 @@ class Pools:
         return pools
 
 
-def _told(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
+def _reported(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
     return [
         [block, round(pool.weight, 2), round(pool.log_c, 4), round(pool.log_s, 4), round(pool.at_s)]
         for (block, _), pool in sorted(pools.items())

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """One stretch of serving at one block size."""
+    """One load sample of serving at one block size."""
 
     block: int
     """1: speculation off."""
     concurrency: float
-    """Requests in a step, mean over the stretch."""
+    """Requests in a step, mean over the load sample."""
     seconds: float
     """Per verify step."""
     weight: float = 1.0
-    """How much it says, relative to others: the number of stretches pooled in it."""
+    """How much it says, relative to others: the number of load samples pooled in it."""
 
     def __post_init__(self) -> None:
         """Raises ValueError where a figure is not a positive number."""
@@ -35,7 +35,7 @@ class StepPoint:
 def pooled(points: Iterable[StepPoint], per_doubling: int = 8) -> tuple[StepPoint, ...]:
     """Neighbours in concurrency at one block become their geometric mean; ``per_doubling`` bins for each doubling of concurrency.
 
-    Live stretches repeat nearly the same load for days: pooled, the curve over them stays small and its steps are not their noise.
+    Live load samples repeat nearly the same load for days: pooled, the curve over them stays small and its steps are not their noise.
     """
     bins: dict[tuple[int, int], list[StepPoint]] = {}
     for point in points:

@@ -1,7 +1,7 @@
 """Whether the block size is changed now, to what, and why not.
 
-Gates stand in a fixed order, each with a reason of its own: what forbids any judgement first, then whether another arm is faster, then
-whether a change to it pays, then whether one is allowed now. The answer is a pure function of its inputs, which it carries with it.
+Gates stand in a fixed order, each with a reason of its own: what forbids any judgement first, then whether another block size is faster,
+then whether a change to it pays, then whether one is allowed now. The answer is a pure function of its inputs, which it carries with it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
-from dflash_controller.tuner.comparison import LEAST_STRETCHES, Weighed, weigh
-from dflash_controller.tuner.decision import CROSSOVER, MEASURED, Change, Circumstances, Decision
-from dflash_controller.tuner.inputs import Question
+from dflash_controller.tuner.comparison import LEAST_LOAD_SAMPLES, Comparison, compare
+from dflash_controller.tuner.decision import CROSSOVER, MEASURED, Change, TunerDecision, TunerInputs
+from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.steps import Limits
@@ -25,43 +25,43 @@ MEASURED_PODS = 4
 """At most so many pods of a revision are asked for their metrics."""
 SINGLE_LOAD_PERCENT = 15.0
 """Least gain while only one load was seen: the rest of the curve is then the usual shape, 10 % uncertain for each doubling."""
-SINGLE_LOAD_DEBT = 4.0
+SINGLE_LOAD_REGRET = 4.0
 """Such a load that lasts is worth a trial on one replica all the same, once so many times the usual debt has been lost."""
 LEAST_CONFIDENCE = 0.65
-"""Chance that the other arm is faster at all."""
+"""Chance that the other block size is faster at all."""
 BACK_OFF_S = DAY_S
-"""For an arm that was tried and given up; doubles each time in a row."""
+"""For a block size that was tried and given up; doubles each time in a row."""
 MOST_MISSES = 2
-DOUBTED = 0.5
-"""Part of the stretches in the window whose load is in doubt, from which on nothing is judged by the rest."""
+INCONSISTENT = 0.5
+"""Part of the load samples in the window whose load is in doubt, from which on nothing is judged by the rest."""
 
 
-def decide(circumstances: Circumstances, learned: Learned, *, prior: Prior | None = None, limits: Limits | None = None) -> Decision:
+def decide(tuner_inputs: TunerInputs, learned: Learned, *, prior: Prior | None = None, limits: Limits | None = None) -> TunerDecision:
     """The decision at this look. ``prior``: what is usual on other targets, by default the project's; ``limits``: of the engine's
     graphs."""
-    question = Question(circumstances, learned, prior or Priors.load().prior(), limits or Limits())
+    question = DecisionInputs(tuner_inputs, learned, prior or Priors.load().prior(), limits or Limits())
     return replace(judge(question), inputs=question.to_json())
 
 
-def replay(inputs: Mapping[str, Any]) -> Decision:
-    """The decision that was made from these ``Decision.inputs``. Raises KeyError, TypeError or ValueError where they are not sound."""
-    question = Question.from_json(inputs)
-    return decide(question.circumstances, question.learned, prior=question.prior, limits=question.limits)
+def replay(inputs: Mapping[str, Any]) -> TunerDecision:
+    """The decision that was made from these ``TunerDecision.inputs``. Raises KeyError, TypeError or ValueError where they are not sound."""
+    question = DecisionInputs.from_json(inputs)
+    return decide(question.tuner_inputs, question.learned, prior=question.prior, limits=question.limits)
 
 
-def judge(question: Question) -> Decision:
+def judge(question: DecisionInputs) -> TunerDecision:
     """``decide`` without the record of its inputs."""
-    asked, learned = question.circumstances, question.learned
+    asked, learned = question.tuner_inputs, question.learned
     barred = _barred(asked)
     if barred is not None:
         return barred
-    if learned.stretches >= LEAST_STRETCHES and learned.doubted > DOUBTED * learned.stretches:
+    if learned.load_samples >= LEAST_LOAD_SAMPLES and learned.inconsistent > INCONSISTENT * learned.load_samples:
         message = f"Requests that end and steps tell two numbers of requests at once, in most of the last {asked.policy.window_s} s"
-        return Decision("Held", Reason.LOAD_UNCERTAIN, message)
-    weighed = weigh(question)
+        return TunerDecision("Held", Reason.LOAD_UNCERTAIN, message)
+    weighed = compare(question)
     if weighed is None:
-        message = f"{learned.stretches} stretches of traffic were measured in the last {asked.policy.window_s} s, too few to judge by"
-        return Decision("Learning", Reason.LEARNING, message)
+        message = f"{learned.load_samples} stretches of traffic were measured in the last {asked.policy.window_s} s, too few to judge by"
+        return TunerDecision("Learning", Reason.LEARNING, message)
     allowed_s = _allowed_at(asked)
     current = asked.speculation.max_block_size
     numbers = weighed.numbers(current)
@@ -72,9 +72,9 @@ def judge(question: Question) -> Decision:
     state = "Tuning" if asked.policy.mode == "Auto" else "Advising"
     recommendation = weighed.best if weighed.forecast.log_gain > 0 else asked.speculation
 
-    def answer(reason: Reason, message: str, state: str = state, change_to: Speculation | None = None) -> Decision:
+    def answer(reason: Reason, message: str, state: str = state, change_to: Speculation | None = None) -> TunerDecision:
         acted = change_to if asked.policy.mode == "Auto" else None
-        return Decision(state, reason, message, recommendation, acted, numbers, {}, allowed_s)
+        return TunerDecision(state, reason, message, recommendation, acted, numbers, {}, allowed_s)
 
     if learned.misses >= MOST_MISSES:
         back, message = _mismatch(asked, learned, allowed_s)
@@ -96,27 +96,27 @@ def needed(serving: int) -> int:
     return (min(serving, MEASURED_PODS) + 1) // 2
 
 
-def _barred(asked: Circumstances) -> Decision | None:
+def _barred(asked: TunerInputs) -> TunerDecision | None:
     """What forbids any judgement."""
     if asked.policy.mode == "Off":
-        return Decision("Off", Reason.TUNING_OFF, "spec.tuning.mode is Off")
+        return TunerDecision("Off", Reason.TUNING_OFF, "spec.tuning.mode is Off")
     if asked.frozen:
-        return Decision("Frozen", Reason.FROZEN, f"Nothing is changed now: {asked.frozen}")
+        return TunerDecision("Frozen", Reason.FROZEN, f"Nothing is changed now: {asked.frozen}")
     if asked.metrics:
-        return Decision("Held", Reason.METRICS_MISSING, f"There are no fresh metrics: {asked.metrics}")
+        return TunerDecision("Held", Reason.METRICS_MISSING, f"There are no fresh metrics: {asked.metrics}")
     if asked.leaving:
-        return Decision("Held", Reason.REPLICA_LEAVING, f"Nothing is changed while a replica leaves: {asked.leaving}")
+        return TunerDecision("Held", Reason.REPLICA_LEAVING, f"Nothing is changed while a replica leaves: {asked.leaving}")
     if asked.degraded:
-        return Decision("Held", Reason.TOO_FEW_REPLICAS, f"Nothing is changed while replicas are missing: {asked.degraded}")
+        return TunerDecision("Held", Reason.TOO_FEW_REPLICAS, f"Nothing is changed while replicas are missing: {asked.degraded}")
     if asked.serving < asked.replicas or asked.replicas < 1:
-        return Decision("Held", Reason.TOO_FEW_REPLICAS, f"{asked.serving} of {asked.replicas} replicas serve")
+        return TunerDecision("Held", Reason.TOO_FEW_REPLICAS, f"{asked.serving} of {asked.replicas} replicas serve")
     if asked.measured < needed(asked.serving):
         message = f"{asked.measured} pods were measured, and {needed(asked.serving)} are needed to judge by"
-        return Decision("Held", Reason.METRICS_MISSING, message)
+        return TunerDecision("Held", Reason.METRICS_MISSING, message)
     return None
 
 
-def _mismatch(asked: Circumstances, learned: Learned, allowed_s: float | None) -> tuple[Speculation | None, str]:
+def _mismatch(asked: TunerInputs, learned: Learned, allowed_s: float | None) -> tuple[Speculation | None, str]:
     """Held, and the way back where the block in force is the one that disappointed."""
     current = asked.speculation.max_block_size
     message = (
@@ -130,25 +130,25 @@ def _mismatch(asked: Circumstances, learned: Learned, allowed_s: float | None) -
     return back, f"{message}; going back to {_name(back)}"
 
 
-def _too_small(asked: Circumstances, weighed: Weighed) -> str:
+def _too_small(asked: TunerInputs, weighed: Comparison) -> str:
     """Why the gain is not worth a change; empty where it is."""
     forecast, least = weighed.forecast, asked.policy.min_gain_percent
     if forecast.gain_percent < least:
         return f"{_promise(weighed)}, less than the {least:g} % of spec.tuning.minGainPercent"
-    lasting = weighed.verdict.debt_s >= SINGLE_LOAD_DEBT * weighed.verdict.needed_s > 0
+    lasting = weighed.cost_benefit.regret_s >= SINGLE_LOAD_REGRET * weighed.cost_benefit.needed_s > 0
     if not weighed.varied and forecast.gain_percent < SINGLE_LOAD_PERCENT and not lasting:
         return (
             f"{_promise(weighed)}, but only one load was seen so far, and then {SINGLE_LOAD_PERCENT:g} % are asked for, "
-            f"or {SINGLE_LOAD_DEBT:g} times the debt needed: {_payment(weighed)}"
+            f"or {SINGLE_LOAD_REGRET:g} times the debt needed: {_payment(weighed)}"
         )
     if forecast.confidence < LEAST_CONFIDENCE:
         return f"{_promise(weighed)}, but the chance that it is faster at all is only {forecast.confidence:.0%}"
-    if not weighed.verdict.pays:
+    if not weighed.cost_benefit.pays:
         return f"{_promise(weighed)}, but a change does not pay yet: {_payment(weighed)}"
     return ""
 
 
-def _forbidden(asked: Circumstances, weighed: Weighed, allowed_s: float | None) -> tuple[Reason, str] | None:
+def _forbidden(asked: TunerInputs, weighed: Comparison, allowed_s: float | None) -> tuple[Reason, str] | None:
     """What stands against a change that would pay."""
     policy, promise = asked.policy, _promise(weighed)
     if asked.changes and asked.now_s < asked.changes[-1].at_s + policy.min_dwell_s:
@@ -171,15 +171,15 @@ def _forbidden(asked: Circumstances, weighed: Weighed, allowed_s: float | None) 
     return None
 
 
-def _takes_all_down(asked: Circumstances) -> bool:
+def _takes_all_down(asked: TunerInputs) -> bool:
     return asked.replicas == 1 and not asked.surge and not asked.policy.allow_downtime
 
 
-def _of_the_day(asked: Circumstances) -> list[Change]:
+def _of_the_day(asked: TunerInputs) -> list[Change]:
     return [change for change in asked.changes if asked.now_s - change.at_s < DAY_S]
 
 
-def _allowed_at(asked: Circumstances) -> float | None:
+def _allowed_at(asked: TunerInputs) -> float | None:
     """When the next change is allowed by dwell and daily count; None where it is already. With a count of 0: in a day, again and again."""
     policy, today = asked.policy, _of_the_day(asked)
     times = [asked.changes[-1].at_s + policy.min_dwell_s] if asked.changes else []
@@ -210,18 +210,18 @@ def _name(speculation: Speculation) -> str:
             return f"block {speculation.max_block_size}"
 
 
-def _at(weighed: Weighed) -> str:
+def _at(weighed: Comparison) -> str:
     return f"at {weighed.concurrency:.1f} requests per replica and {weighed.acceptance:.2f} tokens per verify step"
 
 
-def _promise(weighed: Weighed) -> str:
+def _promise(weighed: Comparison) -> str:
     forecast = weighed.forecast
     return f"{_name(weighed.best)} is expected to give {forecast.gain_percent:.1f} % more tokens per second {_at(weighed)}"
 
 
-def _payment(weighed: Weighed) -> str:
+def _payment(weighed: Comparison) -> str:
     """Seconds are of the whole fleet at full speed."""
-    paid = weighed.verdict
+    paid = weighed.cost_benefit
     stay = "" if paid.stay_s is None else f", and such a load is expected to stay for {paid.stay_s:.0f} s"
     needed = f" of the {paid.needed_s:.0f} s needed" if paid.needed_s else ""
-    return f"it costs {weighed.price.cost_s:.0f} s of full speed, {paid.debt_s:.0f} s{needed} were lost so far{stay}"
+    return f"it costs {weighed.switching_cost.cost_s:.0f} s of full speed, {paid.regret_s:.0f} s{needed} were lost so far{stay}"

@@ -17,7 +17,7 @@ KEPT_SHARE = 0.5
 """Of the predicted gain: a candidate that brings less has disappointed, unless it brings what is asked of any change."""
 
 
-def promise(learned: Learned | None, now: Speculation, then: Speculation, *, mixture: bool, min_gain_percent: float) -> Prediction:
+def predict(learned: Learned | None, now: Speculation, then: Speculation, *, mixture: bool, min_gain_percent: float) -> Prediction:
     """Of going from ``now``, which is in force and served what was ``learned``, to ``then``. Nothing is promised where nothing can be
     predicted, nor where the load has moved so that ``now`` is the faster one."""
     loads = (learned.loads or learned.usual) if learned is not None else ()

@@ -21,7 +21,7 @@ HALF_LIFE_S = 3 * 86400.0
 """Of what the epoch was learned at, as of the step times themselves."""
 
 
-class Context:
+class PromptLengths:
     """Mean context of the requests of an epoch, beside that of the last ones."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class Context:
         return {"requests": round(self._requests, 1), "tokens": round(self._tokens), "at": round(self._at_s)}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any] | None) -> Context:
+    def from_json(data: Mapping[str, Any] | None) -> PromptLengths:
         """The inverse; nothing known where nothing was kept. Raises KeyError, TypeError or ValueError on anything else."""
-        context = Context()
+        context = PromptLengths()
         if data is not None:
             context._requests, context._tokens, context._at_s = (float(data[name]) for name in ("requests", "tokens", "at"))
             if min(context._requests, context._tokens) < 0:

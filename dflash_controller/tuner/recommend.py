@@ -1,4 +1,4 @@
-"""The arm that is fastest over the loads of a window.
+"""The block size that is fastest over the loads of a window.
 
 Speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c) tokens per second.
 """
@@ -17,7 +17,7 @@ _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ObservedLoad:
     """One concurrency of a replica, and the share of time it was there (relative to the others, not necessarily a part of 1)."""
 
     concurrency: float
@@ -31,28 +31,28 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one arm would do."""
+    """What one block size would do."""
 
     block: int
     tokens_per_s: float
     """Of one replica, over the loads."""
     log_gain: float
-    """Logarithm of its speed ÷ that of the current arm; 0 for that one."""
+    """Logarithm of its speed ÷ that of the current block size; 0 for that one."""
     log_sigma: float
-    """Standard deviation of ``log_gain``; 0 for the current arm."""
+    """Standard deviation of ``log_gain``; 0 for the current block size."""
 
     @property
     def gain_percent(self) -> float:
-        """Over the current arm."""
+        """Over the current block size."""
         return 100 * math.expm1(self.log_gain)
 
     @property
     def confidence(self) -> float:
-        """Chance that it is faster than the current arm."""
+        """Chance that it is faster than the current block size."""
         return self.confidence_of(0.0)
 
     def confidence_of(self, gain_percent: float) -> float:
-        """Chance that it gains at least so much over the current arm."""
+        """Chance that it gains at least so much over the current block size."""
         short = self.log_gain - math.log1p(gain_percent / 100)
         if self.log_sigma == 0:
             return 1.0 if short > 0 else 0.0
@@ -61,88 +61,108 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The fastest arm. Whether a change to it pays is not said here."""
+    """The fastest block size. Whether a change to it pays is not said here."""
 
     current: int
     block: int
     forecasts: tuple[Forecast, ...]
-    """Of every arm, the current one included, by block size."""
+    """Of every block size, the current one included, by block size."""
 
     @property
     def best(self) -> Forecast:
         return self.of(self.block)
 
     def of(self, block: int) -> Forecast:
-        """Raises KeyError for a block that is not an arm."""
+        """Raises KeyError for a block that is not a block size."""
         for forecast in self.forecasts:
             if forecast.block == block:
                 return forecast
         raise KeyError(block)
 
 
-def legal(arms: Iterable[int], current: int, trained_block: int | None) -> tuple[int, ...]:
-    """The arms to choose from, ascending: those a drafter was trained for, and what runs now. Arm 1 is speculation off."""
-    return tuple(sorted({current, *(arm for arm in arms if arm >= 1 and (trained_block is None or arm <= trained_block))}))
+def legal(candidate_blocks: Iterable[int], current: int, trained_block: int | None) -> tuple[int, ...]:
+    """The block sizes to choose from, ascending: those a drafter was trained for, and what runs now. Block size 1 is speculation off."""
+    return tuple(
+        sorted(
+            {
+                current,
+                *(
+                    candidate_block
+                    for candidate_block in candidate_blocks
+                    if candidate_block >= 1 and (trained_block is None or candidate_block <= trained_block)
+                ),
+            }
+        )
+    )
 
 
 def recommend(
     current: int,
-    arms: Iterable[int],
-    loads: Sequence[Load],
+    candidate_blocks: Iterable[int],
+    loads: Sequence[ObservedLoad],
     acceptance: Acceptance,
     steps: StepTimes,
     *,
     trained_block: int | None = None,
     spread: float = 1.0,
 ) -> Recommendation:
-    """Argmax of expected tokens per second; of equals, the current arm, then the smaller.
+    """Argmax of expected tokens per second; of equals, the current block size, then the smaller.
 
-    The loads are taken as they are: that a faster arm would leave fewer requests in service is not counted. ``spread`` multiplies the
-    uncertainty (1.5 for targets whose step time follows the law less well: mixtures of experts, hybrids). Raises ValueError where no load
-    has a share.
+    The loads are taken as they are: that a faster block size would leave fewer requests in service is not counted. ``spread`` multiplies
+    the uncertainty (1.5 for targets whose step time follows the law less well: mixtures of experts, hybrids). Raises ValueError where no
+    load has a share.
     """
     weight = sum(load.share for load in loads)
     if not weight > 0:
         raise ValueError("there is no load")
-    choices = legal(arms, current, trained_block)
-    speeds = {arm: [_speed(arm, load, acceptance, steps) * load.share / weight for load in loads] for arm in choices}
-    forecasts = tuple(_forecast(arm, current, loads, speeds, acceptance, steps, spread) for arm in choices)
+    choices = legal(candidate_blocks, current, trained_block)
+    speeds = {
+        candidate_block: [_speed(candidate_block, load, acceptance, steps) * load.share / weight for load in loads]
+        for candidate_block in choices
+    }
+    forecasts = tuple(_forecast(candidate_block, current, loads, speeds, acceptance, steps, spread) for candidate_block in choices)
     best = max(forecasts, key=lambda forecast: (forecast.log_gain, forecast.block == current, -forecast.block))
     return Recommendation(current, best.block, forecasts)
 
 
 def best_by_concurrency(
-    arms: Iterable[int], up_to: int, acceptance: Acceptance, steps: StepTimes, *, trained_block: int | None = None
+    candidate_blocks: Iterable[int], up_to: int, acceptance: Acceptance, steps: StepTimes, *, trained_block: int | None = None
 ) -> tuple[int, ...]:
-    """The fastest arm at concurrency 1, 2, … ``up_to``; of equals the smaller. It need not be monotone: a limit of graph capture or a
-    mixture of experts can make the shorter block best at both ends. Raises ValueError where no arm is legal."""
-    choices = sorted(arm for arm in set(arms) if arm >= 1 and (trained_block is None or arm <= trained_block))
+    """The fastest block size at concurrency 1, 2, … ``up_to``; of equals the smaller. It need not be monotone: a limit of graph capture or
+    a mixture of experts can make the shorter block best at both ends. Raises ValueError where no block size is legal."""
+    choices = sorted(
+        candidate_block
+        for candidate_block in set(candidate_blocks)
+        if candidate_block >= 1 and (trained_block is None or candidate_block <= trained_block)
+    )
     if not choices:
         raise ValueError("no arm is legal")
-    loads = (Load(float(concurrency)) for concurrency in range(1, up_to + 1))
-    return tuple(max(choices, key=lambda arm: (_speed(arm, load, acceptance, steps), -arm)) for load in loads)
+    loads = (ObservedLoad(float(concurrency)) for concurrency in range(1, up_to + 1))
+    return tuple(
+        max(choices, key=lambda candidate_block: (_speed(candidate_block, load, acceptance, steps), -candidate_block)) for load in loads
+    )
 
 
-def _speed(arm: int, load: Load, acceptance: Acceptance, steps: StepTimes) -> float:
-    return load.concurrency * acceptance.length(arm).value / steps.seconds(arm, load.concurrency)
+def _speed(candidate_block: int, load: ObservedLoad, acceptance: Acceptance, steps: StepTimes) -> float:
+    return load.concurrency * acceptance.length(candidate_block).value / steps.seconds(candidate_block, load.concurrency)
 
 
 def _forecast(
-    arm: int,
+    candidate_block: int,
     current: int,
-    loads: Sequence[Load],
+    loads: Sequence[ObservedLoad],
     speeds: dict[int, list[float]],
     acceptance: Acceptance,
     steps: StepTimes,
     spread: float,
 ) -> Forecast:
-    total = sum(speeds[arm])
-    if arm == current:
-        return Forecast(arm, total, 0.0, 0.0)
-    lengths = math.hypot(acceptance.length(arm).log_sigma, acceptance.length(current).log_sigma)
+    total = sum(speeds[candidate_block])
+    if candidate_block == current:
+        return Forecast(candidate_block, total, 0.0, 0.0)
+    lengths = math.hypot(acceptance.length(candidate_block).log_sigma, acceptance.length(current).log_sigma)
     # An error of the curve is the same at all loads, so deviations are averaged, not variances.
     times = sum(
-        speed / total * math.hypot(steps.at(arm, load.concurrency).log_sigma, steps.at(current, load.concurrency).log_sigma)
-        for speed, load in zip(speeds[arm], loads, strict=True)
+        speed / total * math.hypot(steps.at(candidate_block, load.concurrency).log_sigma, steps.at(current, load.concurrency).log_sigma)
+        for speed, load in zip(speeds[candidate_block], loads, strict=True)
     )
-    return Forecast(arm, total, math.log(total / sum(speeds[current])), spread * math.hypot(lengths, times))
+    return Forecast(candidate_block, total, math.log(total / sum(speeds[current])), spread * math.hypot(lengths, times))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import OFF, StepTimes
 
 COST_PERCENT = 4.5
@@ -31,31 +31,37 @@ class _Run:
 
 
 def best_schedule(
-    arms: Iterable[int],
+    candidate_blocks: Iterable[int],
     up_to: int,
     acceptance: Acceptance,
     steps: StepTimes,
     *,
     trained_block: int | None,
     min_gain_percent: float,
-    loads: Sequence[Load] = (),
+    loads: Sequence[ObservedLoad] = (),
     cost_percent: float = COST_PERCENT,
 ) -> Speculation:
     """The fastest table of ranges, without gaps from 1 to ``up_to``, or the one block (or speculation off) that is at least as fast.
 
-    For every largest block that is an arm up to ``trained_block``: the fastest arm at each concurrency, the price of the table counted;
-    then, smallest first, each run of concurrencies that gains less than ``min_gain_percent`` over what a neighbour's block would do there
-    joins that neighbour (a mean in which every doubling of concurrency counts the same). Of these tables and the single arms the fastest
-    over ``loads`` (``mean_log_speed``); without loads by the mean logarithm of speed over the doublings up to ``up_to``. Of equals a single
-    arm, then the smaller. Raises ValueError where no arm is legal or ``up_to`` is below 1.
+    For every largest block that is a block size up to ``trained_block``: the fastest block size at each concurrency, the price of the table
+    counted; then, smallest first, each run of concurrencies that gains less than ``min_gain_percent`` over what a neighbour's block would
+    do there joins that neighbour (a mean in which every doubling of concurrency counts the same). Of these tables and the single block
+    sizes the fastest over ``loads`` (``mean_log_speed``); without loads by the mean logarithm of speed over the doublings up to ``up_to``.
+    Of equals a single block size, then the smaller. Raises ValueError where no block size is legal or ``up_to`` is below 1.
     """
-    choices = sorted(arm for arm in set(arms) if arm >= OFF and (trained_block is None or arm <= trained_block))
+    choices = sorted(
+        candidate_block
+        for candidate_block in set(candidate_blocks)
+        if candidate_block >= OFF and (trained_block is None or candidate_block <= trained_block)
+    )
     if not choices or up_to < 1:
         raise ValueError(f"no arm is legal up to a block of {trained_block} and a concurrency of {up_to}")
     cost = math.log1p(cost_percent / 100)
     least = math.log1p(min_gain_percent / 100)
-    alone = {arm: [_log_speed(arm, c, acceptance, steps) for c in range(1, up_to + 1)] for arm in choices}
-    plans = [[_Run(1, up_to, arm)] for arm in choices]
+    alone = {
+        candidate_block: [_log_speed(candidate_block, c, acceptance, steps) for c in range(1, up_to + 1)] for candidate_block in choices
+    }
+    plans = [[_Run(1, up_to, candidate_block)] for candidate_block in choices]
     for largest in choices:
         shared = _under_table(alone, largest, cost)
         runs = _merged(_fastest(shared, up_to), shared, least)
@@ -73,7 +79,7 @@ def best_schedule(
 
 def speed(
     speculation: Speculation,
-    loads: Sequence[Load],
+    loads: Sequence[ObservedLoad],
     acceptance: Acceptance,
     steps: StepTimes,
     *,
@@ -91,7 +97,7 @@ def speed(
 
 def mean_log_speed(
     speculation: Speculation,
-    loads: Sequence[Load],
+    loads: Sequence[ObservedLoad],
     acceptance: Acceptance,
     steps: StepTimes,
     *,
@@ -109,7 +115,7 @@ def mean_log_speed(
 def materially_different(
     now: Speculation,
     new: Speculation,
-    loads: Sequence[Load],
+    loads: Sequence[ObservedLoad],
     acceptance: Acceptance,
     steps: StepTimes,
     min_gain_percent: float,
@@ -156,13 +162,17 @@ def _log_speed(block: int, concurrency: float, acceptance: Acceptance, steps: St
 
 
 def _under_table(alone: dict[int, list[float]], largest: int, cost: float) -> dict[int, list[float]]:
-    """Log speeds of the arms a table with that largest block can use."""
-    return {arm: logs if arm == largest else [log - cost for log in logs] for arm, logs in alone.items() if arm <= largest}
+    """Log speeds of the block sizes a table with that largest block can use."""
+    return {
+        candidate_block: logs if candidate_block == largest else [log - cost for log in logs]
+        for candidate_block, logs in alone.items()
+        if candidate_block <= largest
+    }
 
 
 def _fastest(logs: dict[int, list[float]], up_to: int) -> list[_Run]:
     """Of equals the smaller block."""
-    return _joined([_Run(c, c, max(sorted(logs), key=lambda arm: logs[arm][c - 1])) for c in range(1, up_to + 1)])
+    return _joined([_Run(c, c, max(sorted(logs), key=lambda candidate_block: logs[candidate_block][c - 1])) for c in range(1, up_to + 1)])
 
 
 def _merged(runs: list[_Run], logs: dict[int, list[float]], least: float) -> list[_Run]:

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.steps import OFF
 from dflash_controller.tuner.window import KEPT_S, SLOT_S
 
 
 class Speeds:
-    """Of stretches that are points of the curve: while there was traffic, as predictions are. Idle time does not count."""
+    """Of load samples that are points of the curve: while there was traffic, as predictions are. Idle time does not count."""
 
     def __init__(self) -> None:
         self._slots: deque[tuple[float, dict[int, tuple[float, float]]]] = deque()
         """Start of a minute, and by block: seconds, and requests' steps in them."""
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, load_sample: LoadSample) -> None:
         """One that is fit, with a concurrency and a step time."""
-        start_s = stretch.at_s // SLOT_S * SLOT_S
+        start_s = load_sample.at_s // SLOT_S * SLOT_S
         if not self._slots or self._slots[-1][0] < start_s:
             self._slots.append((start_s, {}))
-        # A stretch that arrives late counts for the minute after its own: what is asked for spans many.
+        # A load sample that arrives late counts for the minute after its own: what is asked for spans many.
         blocks = next((blocks for at_s, blocks in self._slots if at_s >= start_s), {})
-        seconds, steps = blocks.get(stretch.block, (0.0, 0.0))
-        blocks[stretch.block] = seconds + stretch.seconds, steps + stretch.seconds * stretch.concurrency / stretch.step_s
+        seconds, steps = blocks.get(load_sample.block, (0.0, 0.0))
+        blocks[load_sample.block] = (
+            seconds + load_sample.seconds,
+            steps + load_sample.seconds * load_sample.concurrency / load_sample.step_s,
+        )
         while self._slots[-1][0] - self._slots[0][0] > KEPT_S:
             self._slots.popleft()
 

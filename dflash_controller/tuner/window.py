@@ -15,13 +15,13 @@ from functools import cache
 from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.learned import Seen
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import OFF
 
 PER_DOUBLING = 8
-"""Bins of concurrency: each 9 % wide, which is about what the mean over a stretch is worth."""
+"""Bins of concurrency: each 9 % wide, which is about what the mean over a load sample is worth."""
 SLOT_S = 60.0
 KEPT_S = 6 * 3600.0
 """Longest window that can be asked for."""
@@ -51,12 +51,14 @@ def bin_load(place: int) -> float:
     return float(f"{2 ** (place / PER_DOUBLING):.5g}")
 
 
-def shares(seconds: Mapping[int, float]) -> tuple[Load, ...]:
+def shares(seconds: Mapping[int, float]) -> tuple[ObservedLoad, ...]:
     """Loads ascending, as parts of 1; what is below 1 ‰ is left out."""
     total = sum(seconds.values())
     if not total > 0:
         return ()
-    return tuple(Load(bin_load(place), round(share / total, 4)) for place, share in sorted(seconds.items()) if share / total >= 1e-3)
+    return tuple(
+        ObservedLoad(bin_load(place), round(share / total, 4)) for place, share in sorted(seconds.items()) if share / total >= 1e-3
+    )
 
 
 @dataclass(slots=True)
@@ -91,29 +93,29 @@ class _Slot:
     at_s: float
     seconds: dict[int, float] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
-    stretches: int = 0
+    load_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Of a span of time."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[ObservedLoad, ...]
     acceptance: tuple[Seen, ...]
     """By block."""
-    stretches: int
+    load_samples: int
 
 
-class Window:
+class DecisionWindow:
     """Sums by the minute, so that a long window costs no more than a short one."""
 
     def __init__(self) -> None:
         self._slots: deque[_Slot] = deque()
         self._last: tuple[float, float, Sums] | None = None
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, load_sample: LoadSample) -> None:
         self._last = None
-        start = stretch.at_s // SLOT_S * SLOT_S
+        start = load_sample.at_s // SLOT_S * SLOT_S
         slot = next((known for known in reversed(self._slots) if known.at_s <= start), None)
         if slot is None or slot.at_s != start:
             slot = _Slot(start)
@@ -123,15 +125,15 @@ class Window:
             self._slots.insert(place, slot)
         while self._slots[-1].at_s - self._slots[0].at_s > KEPT_S:
             self._slots.popleft()
-        slot.stretches += 1
-        if stretch.concurrency > 0:
-            place = load_bin(stretch.concurrency)
-            slot.seconds[place] = slot.seconds.get(place, 0.0) + stretch.seconds
-        if stretch.block > OFF and stretch.steps > 0 and stretch.committed > 0:
-            steps = stretch.steps
-            told = steps if stretch.survival else 0.0
-            survived = [share * steps for share in stretch.survival]
-            slot.tallies.setdefault(stretch.block, Tally()).add(steps, stretch.committed, told, survived)
+        slot.load_samples += 1
+        if load_sample.concurrency > 0:
+            place = load_bin(load_sample.concurrency)
+            slot.seconds[place] = slot.seconds.get(place, 0.0) + load_sample.seconds
+        if load_sample.block > OFF and load_sample.steps > 0 and load_sample.committed > 0:
+            steps = load_sample.steps
+            told = steps if load_sample.survival else 0.0
+            survived = [share * steps for share in load_sample.survival]
+            slot.tallies.setdefault(load_sample.block, Tally()).add(steps, load_sample.committed, told, survived)
 
     def over(self, now_s: float, span_s: float) -> Sums:
         """Of the last ``span_s`` seconds."""
@@ -142,13 +144,13 @@ class Window:
     def _sums(self, now_s: float, span_s: float) -> Sums:
         seconds: dict[int, float] = {}
         blocks: set[int] = set()
-        stretches = recent = 0
+        load_samples = recent = 0
         slots = list(takewhile(lambda slot: slot.at_s + SLOT_S > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
         for slot in slots:
             if slot.at_s + SLOT_S <= now_s - span_s:
                 break
             recent += 1
-            stretches += slot.stretches
+            load_samples += slot.load_samples
             for place, found in slot.seconds.items():
                 seconds[place] = seconds.get(place, 0.0) + found
             blocks.update(slot.tallies)
@@ -156,7 +158,7 @@ class Window:
         for block in sorted(blocks):
             within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
             acceptance.append(_seen(block, within, before))
-        return Sums(shares(seconds), tuple(acceptance), stretches)
+        return Sums(shares(seconds), tuple(acceptance), load_samples)
 
 
 def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:
@@ -195,22 +197,22 @@ class Usual:
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
         self.at_s = 0.0
-        self._shown: tuple[float, tuple[Load, ...]] = -math.inf, ()
+        self._shown: tuple[float, tuple[ObservedLoad, ...]] = -math.inf, ()
 
-    def loads(self) -> tuple[Load, ...]:
+    def loads(self) -> tuple[ObservedLoad, ...]:
         """Shares; counted anew every ten minutes, which change little of a day."""
         if abs(self.at_s - self._shown[0]) >= SHOWN_S:
             self._shown = self.at_s, shares(self.seconds)
         return self._shown[1]
 
-    def add(self, stretch: Stretch) -> None:
-        if stretch.concurrency <= 0:
+    def add(self, load_sample: LoadSample) -> None:
+        if load_sample.concurrency <= 0:
             return
-        if stretch.at_s - self.at_s > SLOT_S:
-            fade = math.exp(-(stretch.at_s - self.at_s) / USUAL_S)
+        if load_sample.at_s - self.at_s > SLOT_S:
+            fade = math.exp(-(load_sample.at_s - self.at_s) / USUAL_S)
             self.seconds = {place: seconds * fade for place, seconds in self.seconds.items()}
-            self.at_s = stretch.at_s
+            self.at_s = load_sample.at_s
             if len(self.seconds) > MOST_USUAL:
                 del self.seconds[min(self.seconds, key=lambda place: self.seconds[place])]
-        place = load_bin(stretch.concurrency)
-        self.seconds[place] = self.seconds.get(place, 0.0) + stretch.seconds
+        place = load_bin(load_sample.concurrency)
+        self.seconds[place] = self.seconds.get(place, 0.0) + load_sample.seconds

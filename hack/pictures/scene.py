@@ -90,11 +90,11 @@ class Scene:
         for name in names:
             self.cluster.api.request("PATCH", self._path(name), {"spec": {"drafter": {"revision": commit}}})
 
-    def wait_series(self, what: str, promql: str, count: int, patience_s: float = _PATIENCE_S) -> None:
+    def wait_series(self, what: str, promql: str, count: int, failure_threshold_s: float = _PATIENCE_S) -> None:
         """Wait until a query has so many series. Raises TimeoutError."""
-        wait_until(lambda: len(self.prometheus.query(promql)) >= count, f"{what}: {promql}", patience_s, 0.5)
+        wait_until(lambda: len(self.prometheus.query(promql)) >= count, f"{what}: {promql}", failure_threshold_s, 0.5)
 
-    def wait_phase(self, name: str, *phases: str, patience_s: float = 300.0) -> str:
+    def wait_phase(self, name: str, *phases: str, failure_threshold_s: float = 300.0) -> str:
         """Wait until the rollout of the newest spec is in one of these phases. Returns it."""
 
         def reached() -> str | None:
@@ -103,7 +103,7 @@ class Scene:
             phase = str((status.get("rollout") or {}).get("phase"))
             return phase if status.get("observedGeneration") == found["metadata"]["generation"] and phase in phases else None
 
-        return wait_until(reached, f"{name} to come to {' or '.join(phases)}", patience_s, 0.2)
+        return wait_until(reached, f"{name} to come to {' or '.join(phases)}", failure_threshold_s, 0.2)
 
     def status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.api.get(self._path(name)).get("status") or {}

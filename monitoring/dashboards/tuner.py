@@ -147,11 +147,11 @@ def _inputs() -> Rows:
             ),
             lines(
                 "Price of a change",
-                "Seconds of one replica's work. A restart costs costSeconds; not changing has cost debtSeconds so far; a change is due"
+                "Seconds of one replica's work. A restart costs costSeconds; not changing has cost regretSeconds so far; a change is due"
                 " when the debt"
                 " reaches neededSeconds.",
                 "s",
-                numbers("costSeconds|debtSeconds|neededSeconds"),
+                numbers("costSeconds|regretSeconds|neededSeconds"),
                 nothing=NO_TUNER,
             ),
             lines(

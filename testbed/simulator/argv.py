@@ -126,7 +126,7 @@ class ParsedArgv:
 
     @property
     def metrics_enabled(self) -> bool:
-        """Whether ``/metrics`` shows the engine's figures."""
+        """Whether ``/metrics`` shows the engine's metrics."""
         return bool(self.values["enable_metrics"]) if self.engine == "sglang" else not self.values["disable_log_stats"]
 
     @property

@@ -72,7 +72,7 @@ class Host:
         self._seen[request] = 0
         try:
             self.engine.submit(request, self.clock.now())
-            self._arm()
+            self._candidate_block()
             while not request.done:
                 await event.wait()
                 event.clear()
@@ -91,7 +91,7 @@ class Host:
     def set_faults(self, faults: Faults) -> None:
         self.engine.advance(self.clock.now())
         self.engine.set_faults(faults)
-        self._arm()
+        self._candidate_block()
         self._faults_changed(faults)
 
     def drain(self) -> None:
@@ -126,7 +126,7 @@ class Host:
             self.engine.batch.abort(request)
         self._flush()
 
-    def _arm(self) -> None:
+    def _candidate_block(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -144,7 +144,7 @@ class Host:
     def _tick(self) -> None:
         self.engine.advance(self.clock.now())
         self._flush()
-        self._arm()
+        self._candidate_block()
 
     def _flush(self) -> None:
         for request, event in self._waiting.items():

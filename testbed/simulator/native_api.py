@@ -1,6 +1,6 @@
 """SGLang's own ``/generate``: reading requests and shaping answers. Pure.
 
-A stream repeats the whole answer so far in every event; the last one has the figures of speculation in its ``meta_info``, where
+A stream repeats the whole answer so far in every event; the last one has the metrics of speculation in its ``meta_info``, where
 speculation is on.
 """
 
@@ -72,7 +72,7 @@ def _speculation(settings: EngineSettings, sim: Request, tokens: int) -> dict[st
     correct = sum(draws) - steps if release >= (0, 5, 20) else max(0, tokens - steps)
     counted = Counter(draw - 1 for draw in draws)
     histogram = [counted[accepted] for accepted in range(max(counted, default=-1) + 1)]
-    figures: dict[str, Any] = {
+    metric_values: dict[str, Any] = {
         "spec_accept_rate": correct / proposed if proposed else 0.0,
         "spec_accept_length": tokens / steps if steps else 0,
         "spec_num_correct_drafts": correct,
@@ -81,5 +81,5 @@ def _speculation(settings: EngineSettings, sim: Request, tokens: int) -> dict[st
         "spec_correct_drafts_histogram": histogram,
     }
     if release < (0, 5, 21):
-        figures |= {"spec_accepted_drafts": correct, "spec_proposed_drafts": proposed, "spec_accept_histogram": histogram}
-    return figures
+        metric_values |= {"spec_accepted_drafts": correct, "spec_proposed_drafts": proposed, "spec_accept_histogram": histogram}
+    return metric_values

@@ -416,9 +416,9 @@ async def test_a_fight_over_a_field_is_reported_and_slows_down(operator: Operato
         (0, 0, 40.0),
     ]
     told = [item async for page, _ in operator.client.pages(kinds.EVENT, namespace) for item in page]
-    fight = next(item for item in told if item["reason"] == "FieldFight")
-    assert "rival" in fight["message"]
-    assert f"metadata.labels.{names.LABEL_MANAGED_BY}" in fight["message"]
+    conflict = next(item for item in told if item["reason"] == "FieldFight")
+    assert "rival" in conflict["message"]
+    assert f"metadata.labels.{names.LABEL_MANAGED_BY}" in conflict["message"]
 
 
 async def test_a_resync_finds_what_the_watch_missed(operator: Operator) -> None:

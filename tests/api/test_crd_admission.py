@@ -70,7 +70,7 @@ def test_columns_scale_and_status(cluster: Cluster, namespace: str) -> None:
         "replicas": 1,
         "selector": "serving.dflash.io/deployment=least,serving.dflash.io/role=engine",
         "speculation": {"mode": "Schedule", "ranges": [[1, 8, 15], [9, 64, 7]], "label": "schedule-16"},
-        "figures": {"acceptanceLength": 5.73},
+        "metrics": {"acceptanceLength": 5.73},
     }
     cluster.kubectl("-n", namespace, "patch", "dfd/least", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
     stored = cluster.get("-n", namespace, "dfd/least")

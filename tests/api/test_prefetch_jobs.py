@@ -25,7 +25,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.state.owner_references import ref
 from dflash_controller.planning.state.plan import Apply, Delete, Plan
-from dflash_controller.planning.state.prefetch_progress import Progress, State, progress
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, progress
 from dflash_controller.render.prefetch import node_of, prefetch_jobs
 from dflash_controller.render.service_account import service_account
 from testbed.cluster import Cluster, CommandError
@@ -109,8 +109,8 @@ async def operator(cluster: Cluster, client: Client, namespace: str) -> Operator
 async def test_weights_are_fetched_where_they_are_wanted(operator: Operator, storage: dict[str, Any]) -> None:
     jobs = operator.jobs("b200-1", "b200-2", storage=storage)
     assert (await operator.bring(jobs)).writes == len(jobs)
-    assert progress_of(jobs, operator.store.snapshot(operator.key)).state is State.RUNNING
-    snapshot = await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+    assert progress_of(jobs, operator.store.snapshot(operator.key)).state is PrefetchState.RUNNING
+    snapshot = await operator.until(lambda seen: progress_of(jobs, seen).state is PrefetchState.DONE)
     assert len(snapshot.pods) == len(jobs)
     assert all((pod.role, pod.revision, pod.phase) == (names.ROLE_PREFETCH, REVISION, "Succeeded") for pod in snapshot.pods)
     if storage is HOST:
@@ -140,19 +140,19 @@ async def test_a_second_apply_is_not_sent_and_would_change_nothing(operator: Ope
 async def test_a_finished_job_is_left_alone_and_a_deleted_one_runs_again(operator: Operator) -> None:
     jobs = operator.jobs(storage=CLAIM)
     await operator.bring(jobs)
-    await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+    await operator.until(lambda seen: progress_of(jobs, seen).state is PrefetchState.DONE)
     assert (await operator.bring(jobs)).writes == 0
     await operator.delete_jobs()
     await operator.until(lambda seen: not seen.pods)
     assert (await operator.bring(jobs)).writes == 1
-    await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+    await operator.until(lambda seen: progress_of(jobs, seen).state is PrefetchState.DONE)
 
 
 async def test_a_job_that_gives_up_is_told_with_its_pods_last_words(operator: Operator) -> None:
     [job] = operator.jobs(storage=CLAIM, podTemplate={"metadata": {"annotations": {"sim/fail": "yes"}}})
     job["spec"]["backoffLimit"] = 0
     await operator.bring([job])
-    snapshot = await operator.until(lambda seen: progress_of([job], seen).state is State.FAILED)
+    snapshot = await operator.until(lambda seen: progress_of([job], seen).state is PrefetchState.FAILED)
     assert progress_of([job], snapshot).message == f"Job {NAME}-{REVISION}-fetch failed: fetch: Error, exit code 1"
 
 
@@ -171,7 +171,7 @@ async def test_a_cordoned_node_is_fetched_to(operator: Operator, cluster: Cluste
     await asyncio.to_thread(cluster.kubectl, "cordon", "b200-6")
     try:
         await operator.bring(jobs)
-        await operator.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+        await operator.until(lambda seen: progress_of(jobs, seen).state is PrefetchState.DONE)
     finally:
         await asyncio.to_thread(cluster.kubectl, "uncordon", "b200-6")
 
@@ -185,7 +185,7 @@ async def test_pods_of_the_longest_name_are_known_by_the_beginning_of_theirs(ope
     [job] = jobs
     assert len(job["metadata"]["name"]) == 63
     await long.bring(jobs)
-    snapshot = await long.until(lambda seen: progress_of(jobs, seen).state is State.DONE)
+    snapshot = await long.until(lambda seen: progress_of(jobs, seen).state is PrefetchState.DONE)
     [pod] = snapshot.pods
     assert pod.name[:-5] == job["metadata"]["name"][:58]
 

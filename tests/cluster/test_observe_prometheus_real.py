@@ -1,4 +1,4 @@
-"""A real Prometheus and direct scrapes of the same engine pages tell the same figures."""
+"""A real Prometheus and direct scrapes of the same engine pages tell the same metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from dflash_controller.observe.load.samples import Follower
-from dflash_controller.observe.pipeline.counter_series import Traces
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, figures
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, revision_metrics
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Value
-from dflash_controller.observe.pipeline.series import Cell, Span
+from dflash_controller.observe.pipeline.series import LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Source, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
@@ -108,14 +108,14 @@ async def answers(url: str) -> None:
         await client.close()
 
 
-async def measured(source: Source, targets: list[Target], until: float) -> dict[str, Figures]:
-    """Figures by engine once both windows are full."""
+async def measured(source: Source, targets: list[Target], until: float) -> dict[str, RevisionMetrics]:
+    """Metrics by engine once both windows are full."""
     while True:
         got = await source.collect(targets)
         filled = [window.seconds >= WINDOW_S - 1 and window.deltas for window in got.windows.values()]
         if len(filled) == len(targets) and all(filled):
             return {
-                target.engine: figures(DIALECTS[target.engine], [got.windows[target.uid]], expected=1, speculation_on=True)
+                target.engine: revision_metrics(METRIC_SCHEMAS[target.engine], [got.windows[target.uid]], expected=1, speculation_on=True)
                 for target in targets
             }
         assert time.monotonic() < until, f"no full windows: {got}"
@@ -132,7 +132,7 @@ async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: 
     until = time.monotonic() + 60
     try:
         by_query, by_scrape = await asyncio.gather(measured(queried, targets, until), measured(scraped, targets, until))
-        for engine in DIALECTS:
+        for engine in METRIC_SCHEMAS:
             one, other = by_query[engine], by_scrape[engine]
             assert one.acceptance_by_position == pytest.approx(other.acceptance_by_position, rel=0.02)
             for name in ("acceptance_length", "concurrency", "step_time_s", "block_size", "tokens_per_second"):
@@ -142,7 +142,7 @@ async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: 
                 # A rate over ten seconds of one-second scrapes is known to a scrape; quotients are exact.
                 assert left.value == pytest.approx(right.value, rel=0.15 if name == "tokens_per_second" else 0.02), (engine, name)
         others = await elsewhere.collect(targets)
-        assert (others.windows, len(others.troubles)) == ({}, 2)
+        assert (others.windows, len(others.failures)) == ({}, 2)
     finally:
         for source in (queried, scraped, elsewhere):
             await source.close()
@@ -156,14 +156,14 @@ async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_p
         for engine, port in engine_ports.items()
     ]
     settings = PrometheusSettings(prometheus_url, matcher={"cluster": "here"})
-    traces = Traces()
+    traces = CounterSeriesStore()
     await asyncio.sleep(10)
     for _ in range(2):
         source = PrometheusSource(settings, WINDOW_S, trials=TrialSettings(WINDOW_S, step_s=1.0))
         try:
             for _ in range(2):
                 got = await source.collect(targets)
-                assert got.troubles == {}
+                assert got.failures == {}
                 traces.take(time.time(), targets, got.readings)
                 await asyncio.sleep(1.5)
         finally:
@@ -175,9 +175,9 @@ async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_p
         assert all(0.5 < gap < 4 for gap in gaps), gaps
         assert trace.readings[-1].at_s > time.time() - 5
         first, last = trace.readings[0], trace.readings[-1]
-        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), DIALECTS[target.engine])
+        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), METRIC_SCHEMAS[target.engine])
         assert page is not None
-        whole = reading(DIALECTS[target.engine], page, 0.0, speculation_on=True)
+        whole = counter_snapshot(METRIC_SCHEMAS[target.engine], page, 0.0, speculation_on=True)
         # The page grows by its own value in 100 s.
         for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "generated_tokens"):
             grown = (getattr(last, name) - getattr(first, name)) / getattr(whole, name)
@@ -204,7 +204,7 @@ async def spans_of(source: Source, targets: list[Target], count: int) -> dict[st
 
 
 async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes(engine_ports: dict[str, int], prometheus_url: str) -> None:
-    """The page's counters rise by their own value every 100 s, so that is what each stretch shows a part of."""
+    """The page's counters rise by their own value every 100 s, so that is what each load sample shows a part of."""
     targets = [
         Target("ns", f"pod-{engine}", engine, "127.0.0.1", port, "demo", f"r-{engine}", engine, True, tuned=True)
         for engine, port in engine_ports.items()
@@ -219,7 +219,7 @@ async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes
         await queried.close()
         await scraped.close()
     for target in targets:
-        dialect = DIALECTS[target.engine]
+        dialect = METRIC_SCHEMAS[target.engine]
         page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), dialect)
         assert page is not None
         ends = [span.end_s for span in asked[target.uid]]
@@ -231,12 +231,12 @@ async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes
                 made = follower.take(span.window, span.end_s)
                 assert made is not None
                 assert 3 < made.seconds < 7
-                steps = page.counters[Cell("drafts" if target.engine == "vllm" else "verify_steps")]
+                steps = page.counters[LabelledMetric("drafts" if target.engine == "vllm" else "verify_steps")]
                 assert made.steps == pytest.approx(steps * made.seconds / 100, rel=0.2)
                 length = made.committed / made.steps
                 assert 6.3 < length < 6.5
-                passes = page.counters[Cell("steps" if target.engine == "vllm" else "passes")]
-                batch = steps / passes if target.engine == "vllm" else page.counters[Cell("tokens")] / length / passes
+                passes = page.counters[LabelledMetric("steps" if target.engine == "vllm" else "passes")]
+                batch = steps / passes if target.engine == "vllm" else page.counters[LabelledMetric("tokens")] / length / passes
                 assert made.concurrency == pytest.approx(batch, rel=0.02)
                 assert 0 < made.step_s < 0.025
 

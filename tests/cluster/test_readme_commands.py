@@ -40,7 +40,7 @@ DASHBOARDS = ROOT / "charts" / "dflash-operator" / "files" / "dashboards"
 PROMETHEUS_URL = "http://prometheus.monitoring:9090"
 """As the README has it."""
 PACE = {"scrape_seconds": "1", "metrics_window_seconds": "30", "log_format": "text"}
-"""A stranger waits half a minute for new figures."""
+"""A stranger waits half a minute for new metrics."""
 COMMAND_SECONDS = 150.0
 FIGURE_SECONDS = 90.0
 
@@ -73,7 +73,7 @@ class Shell:
         self._directory = directory
         self._count = 0
         self._status, told = os.pipe()
-        self._told = told
+        self._reported = told
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, pass_fds=(told,), env=environment, cwd=ROOT, start_new_session=True
         )
@@ -83,7 +83,7 @@ class Shell:
         self._count += 1
         output, errors = (self._directory / f"{self._count}.{kind}" for kind in ("out", "err"))
         assert self._bash.stdin is not None
-        self._bash.stdin.write(f"{{ {command}\n}} >{output} 2>{errors}\necho $? >&{self._told}\n".encode())
+        self._bash.stdin.write(f"{{ {command}\n}} >{output} 2>{errors}\necho $? >&{self._reported}\n".encode())
         self._bash.stdin.flush()
         ended, _, _ = select.select([self._status], [], [], COMMAND_SECONDS)
         answer = Answer(command, output.read_text(), errors.read_text())
@@ -96,7 +96,7 @@ class Shell:
         with suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
         self._bash.wait()
-        for end in (self._status, self._told):
+        for end in (self._status, self._reported):
             os.close(end)
 
 
@@ -260,7 +260,7 @@ def tokens_arrived(answer: Answer) -> bool:
     return True
 
 
-def figures_are_shown(answer: Answer) -> bool:
+def metrics_are_shown(answer: Answer) -> bool:
     head, row = answer.output.splitlines()[:2]
     starts = [match.start() for match in re.finditer(r"\S+", head)]
     shown = {head[a:b].strip(): row[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)}
@@ -279,7 +279,7 @@ def says(text: str) -> Callable[[Answer], bool]:
 
 
 # By what a command holds: whether its answer is what the README promises. What is False may come true when the command is repeated, as the
-# README says of figures.
+# README says of metrics.
 PROMISES: dict[str, Callable[[Answer], bool]] = {
     "helm install dflash-operator": says("STATUS: deployed"),
     "rollout status deployment/dflash-operator": says("successfully rolled out"),
@@ -287,7 +287,7 @@ PROMISES: dict[str, Callable[[Answer], bool]] = {
     "kubectl apply -f examples/": says("dflashdeployment.serving.dflash.io/qwen created"),
     "kubectl wait --for=condition=Ready dfd/qwen": says("condition met"),
     '"stream": true': tokens_arrived,
-    "kubectl get dfd qwen -o wide": figures_are_shown,
+    "kubectl get dfd qwen -o wide": metrics_are_shown,
     "dflash:deployment_generated_tokens:rate2m": series_has_a_value,
     "dflash:deployment_acceptance_length": series_has_a_value,
     "kubectl delete -f examples/": says('"qwen" deleted'),
@@ -304,9 +304,9 @@ def type_and_check(shell: Shell, command: str, promise: Callable[[Answer], bool]
         answers.append(shell.type(command))
         return promise(answers[-1])
 
-    patience = FIGURE_SECONDS if any(word in command for word in REPEATED) else 0.0
+    failure_threshold = FIGURE_SECONDS if any(word in command for word in REPEATED) else 0.0
     try:
-        wait_until(kept, "", patience, 0.5)
+        wait_until(kept, "", failure_threshold, 0.5)
     except TimeoutError:
         pytest.fail(f"{command}\nanswered, {len(answers)} times:\n{answers[-1].output}\n{answers[-1].errors}")
 

@@ -42,7 +42,7 @@ def pods_at(pods: Sequence[Version], number: int) -> list[tuple[str, bool]]:
     )
 
 
-def wanted_replicas(deployment: Deployment) -> dict[str, int]:
+def desired_replicas(deployment: Deployment) -> dict[str, int]:
     """``spec.replicas`` of its workloads."""
     return {item["metadata"]["name"]: item["spec"]["replicas"] for item in deployment.children("deployments")}
 
@@ -69,11 +69,11 @@ def test_premature_success_before_the_new_generation_is_observed(
         with controllers_paused(cluster):
             # The workloads' status goes on saying that all is well, of the generation before.
             deployment.patch(drafter={"revision": NEW})
-            wait_until(lambda: wanted_replicas(deployment)[stable] == 2, "one replica to be taken")
+            wait_until(lambda: desired_replicas(deployment)[stable] == 2, "one replica to be taken")
             for _ in range(3):
                 deployment.wait_look()
                 assert deployment.condition("Ready")[0] == "False"
-                assert wanted_replicas(deployment)[stable] == 2, "a second one is not taken before the first is seen to be gone"
+                assert desired_replicas(deployment)[stable] == 2, "a second one is not taken before the first is seen to be gone"
             assert deployment.pod_uids() == before
             assert deployment.rollout()["phase"] == "Canary"
         deployment.wait_done()
@@ -349,11 +349,11 @@ def test_absent_metrics_never_promote_and_never_roll_back(
         for name, deployment in deployments.items():
             stable = deployment.status()["stableRevision"]
             rollout = deployment.wait_phase("Held", "Completed", "RolledBack")
-            assert (name, rollout["phase"], rollout["reason"]) == (name, "Held", "HeldPastDeadline")
+            assert (name, rollout["phase"], rollout["reason"]) == (name, "Held", "AnalysisDeadlineExceeded")
             verdicts = {item["metric"]: item["verdict"] for item in rollout["analysis"] if item["metric"] != "restarts"}
             assert (name, set(verdicts.values())) == (name, {absent[name][2]})
             assert set(verdicts) == {"acceptanceLength", "speed", "ttft", "latency", "errors"}
-            assert deployment.condition("Stalled")[:2] == ("True", "HeldPastDeadline")
+            assert deployment.condition("Stalled")[:2] == ("True", "AnalysisDeadlineExceeded")
             assert rollout["revision"] in deployment.condition("Stalled")[2]
             deployment.wait_look()
             assert deployment.rollout()["phase"] == "Held"

@@ -27,7 +27,7 @@ REPLICAS = 2
 LOW, HIGH = REPLICAS, 32 * REPLICAS
 """Clients of all replicas together: 16 is the best block for one request at a time, 8 for 32."""
 MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=200, prompt_tokens=24)
-"""Short prompts: where a sixth of the work is prefill, as it soon is with speculation off, a stretch tells no step time."""
+"""Short prompts: where a sixth of the work is prefill, as it soon is with speculation off, a load sample tells no step time."""
 SETTINGS: dict[str, Any] = {"scrape_seconds": "2", "metrics_window_seconds": "16", "warm_up_seconds": "2", "tuning_seconds": "2"}
 TUNING = {"blockSizes": [8, 16], "window": "6s", "minDwell": "1s", "maxChangesPerDay": 100}
 ROLLOUT = {

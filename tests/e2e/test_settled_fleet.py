@@ -28,7 +28,7 @@ from tests.support.deployment import Deployment
 
 SCRAPE_S, WINDOW_S = 4, 40
 SETTLING_S = 2.5 * WINDOW_S
-"""Half a window until the first figures, and one more until they have been put right."""
+"""Half a window until the first metrics, and one more until they have been put right."""
 SETTLED_S = 180.0
 RESTARTED_S = 2.0 * WINDOW_S
 REQUESTS_PER_SECOND = 0.7
@@ -162,8 +162,8 @@ def known(deployment: Deployment) -> bool:
     return healthy and (status.get("tuning") or {}).get("state") == "Advising"
 
 
-def figures(deployment: Deployment) -> dict[str, float]:
-    found: dict[str, float] = deployment.status()["figures"]
+def metric_values(deployment: Deployment) -> dict[str, float]:
+    found: dict[str, float] = deployment.status()["metrics"]
     return found
 
 
@@ -185,7 +185,7 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
         deployment.wait_done(60)
     pods = [pod for fleet in fleets for pod in fleet.urls()]
     with Traffic(pods) as traffic:
-        wait_until(lambda: all(deployment.status().get("figures") for deployment in everyone), "figures of every deployment", 90, 2.0)
+        wait_until(lambda: all(deployment.status().get("metrics") for deployment in everyone), "figures of every deployment", 90, 2.0)
         wait_until(lambda: all(known(deployment) for deployment in everyone), "the tuner and the drafter's health to be told", 180, 2.0)
         time.sleep(SETTLING_S - WINDOW_S / 2)
         settled = cluster.audit_mark()
@@ -214,9 +214,9 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
         assert {deployment: deployment.get()["metadata"]["resourceVersion"] for deployment in everyone} == shown
         assert traffic.errors == 0
 
-        # What is shown is what clients get: the figures are alive, only not worth a write.
-        assert 0.85 < sum(figures(deployment)["tokensPerSecond"] for deployment in everyone) / tokens_per_second < 1.15
-        assert all(2 < figures(deployment)["acceptanceLength"] < 16 for deployment in everyone)
+        # What is shown is what clients get: the metrics are alive, only not worth a write.
+        assert 0.85 < sum(metric_values(deployment)["tokensPerSecond"] for deployment in everyone) / tokens_per_second < 1.15
+        assert all(2 < metric_values(deployment)["acceptanceLength"] < 16 for deployment in everyone)
     changed = cluster.audit_mark()
     for fleet in fleets:
         fleet.deployments[0].patch(replicas=4)

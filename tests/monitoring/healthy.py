@@ -24,12 +24,12 @@ def _operator() -> Series:
     }
 
 
-def _phase(phase: str, *stretches: tuple[float | None, int]) -> Series:
-    return {f"dflash_rollout_phase{label_set(phase=phase, **DEPLOYMENT)}": gauge(*stretches)}
+def _phase(phase: str, *load_samples: tuple[float | None, int]) -> Series:
+    return {f"dflash_rollout_phase{label_set(phase=phase, **DEPLOYMENT)}": gauge(*load_samples)}
 
 
-def _tuner(state: str, reason: str, *stretches: tuple[float | None, int]) -> Series:
-    return {f"dflash_tuner_state{label_set(state=state, reason=reason, **DEPLOYMENT)}": gauge(*stretches)}
+def _tuner(state: str, reason: str, *load_samples: tuple[float | None, int]) -> Series:
+    return {f"dflash_tuner_state{label_set(state=state, reason=reason, **DEPLOYMENT)}": gauge(*load_samples)}
 
 
 def _ended(series: Series) -> Series:

@@ -1,4 +1,4 @@
-"""What the recording rules make of the engines' series: the same figures of either engine, whatever its traps."""
+"""What the recording rules make of the engines' series: the same metrics of either engine, whatever its traps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _reading(name: str, series: Series, wanted: Mapping[str, Mapping[str, float]
     return {"name": name, "interval": "1m", "input_series": inputs, "promql_expr_test": looks}
 
 
-def _figures(engine: str) -> dict[str, dict[str, float]]:
+def _metric_values(engine: str) -> dict[str, dict[str, float]]:
     """600 steps a minute that commit five tokens each, at block size 16."""
     pod, revision = label_set(**_POD, engine=engine), label_set(**REVISION, engine=engine)
     deployment = label_set(**DEPLOYMENT)
@@ -185,8 +185,8 @@ def groups() -> list[dict[str, Any]]:
     """Test groups of promtool."""
     foreign = {name.replace("serving_dflash_io_deployment", "app"): values for name, values in vllm("x", (600, 4, 10)).items()}
     return [
-        _reading("vLLM", _again(vllm("a", (600, 4, 10))) | foreign, _figures("vllm")),
-        _reading("SGLang", _again(sglang("a", (600, 4, 10))) | foreign, _figures("sglang")),
+        _reading("vLLM", _again(vllm("a", (600, 4, 10))) | foreign, _metric_values("vllm")),
+        _reading("SGLang", _again(sglang("a", (600, 4, 10))) | foreign, _metric_values("sglang")),
         _streaming(),
         _ranks(),
         _vllm_ranks(),

@@ -81,9 +81,9 @@ def _load() -> list[Story]:
 def _replicas() -> list[Story]:
     up = f"up{label_set(**target('a'))}"
 
-    def measured(reason: str, *stretches: tuple[float | None, int]) -> Series:
+    def measured(reason: str, *load_samples: tuple[float | None, int]) -> Series:
         labels = label_set(type="MetricsAvailable", status="False", reason=reason, **DEPLOYMENT)
-        return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*stretches)}
+        return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*load_samples)}
 
     serving = {f"dflash_replicas{label_set(state='serving', **DEPLOYMENT)}": gauge((2, 40))}
     down = Firing("team/qwen: 1 engine pods have not answered for an hour", DEPLOYMENT)
@@ -175,9 +175,9 @@ def _operator() -> list[Story]:
 
 
 def _conditions() -> list[Story]:
-    def since(type: str, status: str, reason: str, *stretches: tuple[float | None, int]) -> Series:
+    def since(type: str, status: str, reason: str, *load_samples: tuple[float | None, int]) -> Series:
         labels = label_set(type=type, status=status, reason=reason, **DEPLOYMENT)
-        return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*stretches)}
+        return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*load_samples)}
 
     def of(name: str, value: str, **more: str) -> Series:
         return {f"dflash_{name}{label_set(**more, **DEPLOYMENT)}": value}
@@ -188,17 +188,17 @@ def _conditions() -> list[Story]:
     served = of("replicas", gauge((2, 5), (0, 85)), state="serving")
     reason = DEPLOYMENT | {"type": "Stalled", "status": "True", "reason": "EngineFailing"}
     slow = Firing("team/qwen: too few replicas have served for 33m 0s", DEPLOYMENT)
-    hopeless = Firing("team/qwen: too few replicas have served for 10m 0s", DEPLOYMENT)
+    terminal = Firing("team/qwen: too few replicas have served for 10m 0s", DEPLOYMENT)
     stuck = Firing("team/qwen: nothing will get better without a human: EngineFailing", reason)
     missing = Firing("team/qwen: 1 replicas have been missing for an hour", DEPLOYMENT)
     nearly = Firing("team/qwen: the slowest start took 80.08% of the time it may take", DEPLOYMENT)
-    fight = Firing("team/qwen: another writer keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"})
+    conflict = Firing("team/qwen: another writer keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"})
     two_of_three = of("replicas", gauge((3, 120)), state="desired") | of("replicas", gauge((2, 90), (3, 30)), state="serving")
     moving = {f"dflash_rollout_phase{label_set(phase='Progressing', **DEPLOYMENT)}": gauge((1, 120))}
     held = {f"dflash_rollout_phase{label_set(phase='Held', **DEPLOYMENT)}": gauge((1, 120))}
     return [
         Story("DFlashGroupDegraded", "longer than a start may take", down | budget, {"31m": [], "33m": [slow], "60m": []}),
-        Story("DFlashGroupDegraded", "served before, and is stalled", down | stalled | served, {"1m": [], "10m": [hopeless], "30m": []}),
+        Story("DFlashGroupDegraded", "served before, and is stalled", down | stalled | served, {"1m": [], "10m": [terminal], "30m": []}),
         Story("DFlashGroupDegraded", "a first start that fails is a ticket", down | stalled, {"10m": [], "19m": []}),
         Story(
             "DFlashGroupDegraded", "a start of half an hour", since("Available", "False", "TooFewReplicas", (0, 30)) | budget, {"29m": []}
@@ -219,7 +219,7 @@ def _conditions() -> list[Story]:
             "DFlashSpecDrift",
             "for a quarter of an hour",
             of("notice", gauge((1, 20), (None, 20)), reason="FieldFight"),
-            {"14m": [], "16m": [fight], "30m": []},
+            {"14m": [], "16m": [conflict], "30m": []},
         ),
         Story("DFlashSpecDrift", "another notice", of("notice", gauge((1, 40)), reason="RevisionNotPinned"), {"30m": []}),
     ]

@@ -25,8 +25,8 @@ def _rates(**values: str) -> Series:
     return {f"dflash:revision_{name}:rate2m{label_set(**_VLLM)}": value for name, value in values.items()}
 
 
-def _phase(phase: str, *stretches: tuple[float | None, int]) -> Series:
-    return {f"dflash_rollout_phase{label_set(phase=phase, **DEPLOYMENT)}": gauge(*stretches)}
+def _phase(phase: str, *load_samples: tuple[float | None, int]) -> Series:
+    return {f"dflash_rollout_phase{label_set(phase=phase, **DEPLOYMENT)}": gauge(*load_samples)}
 
 
 def _collapsed() -> list[Story]:

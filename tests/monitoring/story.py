@@ -65,19 +65,19 @@ def _expected(alert: Alert, firing: Firing) -> dict[str, Any]:
     return {"exp_labels": {"severity": alert.severity, **firing.labels}, "exp_annotations": annotations}
 
 
-def counter(*stretches: tuple[float, int], start: float = 0.0) -> str:
-    """A counter that rises by so much a minute for so many minutes, stretch after stretch."""
+def counter(*load_samples: tuple[float, int], start: float = 0.0) -> str:
+    """A counter that rises by so much a minute for so many minutes, load sample after load sample."""
     parts, value = [f"{start:g}"], start
-    for step, minutes in stretches:
+    for step, minutes in load_samples:
         parts.append(f"{value + step:.10g}{step:+.10g}x{minutes - 1}")
         value += step * minutes
     return " ".join(parts)
 
 
-def gauge(*stretches: tuple[float | None, int]) -> str:
-    """A level that stays for so many minutes, stretch after stretch; None: the series is not there."""
+def gauge(*load_samples: tuple[float | None, int]) -> str:
+    """A level that stays for so many minutes, load sample after load sample; None: the series is not there."""
     parts = []
-    for value, minutes in stretches:
+    for value, minutes in load_samples:
         if value is None:
             parts += ["stale", *([f"_x{minutes - 1}"] if minutes > 1 else [])]
         elif minutes:

@@ -6,19 +6,19 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from dflash_controller.analysis.verdict import Judgement, MetricVerdict, Question
+from dflash_controller.analysis.verdict import AnalysisRequest, Judgement, MetricVerdict
 from dflash_controller.api.defaults import GATES, Gate
-from dflash_controller.model.counters import Answer, Evidence, Histogram, ProbeRun, Reading, Trace
+from dflash_controller.model.counters import Answer, CounterSeries, CounterSnapshot, Evidence, Histogram, ProbeRun
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, math.inf)
 
-DRAFTER = Question(dict(GATES), True, 5.0, 16, 16, concurrent=True, warm_up_s=60.0)
+DRAFTER = AnalysisRequest(dict(GATES), True, 5.0, 16, 16, concurrent=True, warm_up_s=60.0)
 """The drafter changed, at the same block."""
 TARGET = replace(DRAFTER, gates={m: GATES[m] for m in ("ttft", "latency", "errors", "restarts")}, text_gates=False)
 """The target changed."""
 
 
-def gated(**gates: Gate) -> Question:
+def gated(**gates: Gate) -> AnalysisRequest:
     """Exactly these gates, no text."""
     return replace(DRAFTER, gates=gates, text_gates=False)
 
@@ -48,7 +48,7 @@ class Engine:
     missing: frozenset[str] = frozenset()
     """Fields of a reading that this engine does not export."""
 
-    def trace(self) -> Trace:
+    def trace(self) -> CounterSeries:
         chance = random.Random(self.seed)
         totals = dict.fromkeys(
             ("steps", "committed", "decode_seconds", "passes", "requests", "failed", "prompt_tokens", "cached_tokens", "generated_tokens"),
@@ -69,15 +69,15 @@ class Engine:
             totals["prompt_tokens"] += self.requests * self.prompt
             totals["cached_tokens"] += self.requests * self.cached
             readings.append(self._reading(self.start_s + index * self.every_s, totals))
-        return Trace(self.pod, self.ready_at_s, tuple(readings))
+        return CounterSeries(self.pod, self.ready_at_s, tuple(readings))
 
-    def _reading(self, at_s: float, totals: dict[str, float]) -> Reading:
+    def _reading(self, at_s: float, totals: dict[str, float]) -> CounterSnapshot:
         count = totals["requests"]
         values: dict[str, object] = dict(totals)
         values["time_to_first_token"] = observed(self.ttft_s, count)
         values["time_per_token"] = observed(self.step_s * 6, count)
         values["latency"] = observed(self.tokens / self.acceptance * self.step_s, count)
-        return Reading(at_s, **{name: value for name, value in values.items() if name not in self.missing})  # type: ignore[arg-type]
+        return CounterSnapshot(at_s, **{name: value for name, value in values.items() if name not in self.missing})  # type: ignore[arg-type]
 
 
 def observed(value: float, count: float) -> Histogram:

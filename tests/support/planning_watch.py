@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dflash_controller.analysis.verdict import Decision
+from dflash_controller.analysis.verdict import AnalysisDecision
 from dflash_controller.api import names
 from dflash_controller.api.defaults import RolloutPolicy, effective_rollout
 from dflash_controller.api.inputs import canonical, revision_inputs
@@ -207,7 +207,7 @@ class Watch:
             if before.serving.get(name, 0):
                 course.served_at = course.served_at or world.now
             course.alone |= self.in_force is not None and not before.serving.get(self.in_force, 0)
-            course.judged_bad |= judged and world.judgement.decision is Decision.FAIL
+            course.judged_bad |= judged and world.judgement.decision is AnalysisDecision.FAIL
             troubled = [pod for pod in world.pods.values() if f"chat-{pod['revision']}" == name and (pod["broken"] or not pod["node"])]
             course.had_trouble |= bool(troubled) or name.removeprefix("chat-") in world.overdue
 
@@ -259,9 +259,9 @@ class Watch:
             case "Candidate", "Stable":
                 self._promoted(now, before)
             case "Candidate", "Failed":
-                self._given_up(now)
+                self._already_failed(now)
             case "Candidate", "Superseded":
-                assert self._pin(before) or not self.is_wanted(now, before), now
+                assert self._pin(before) or not self.is_needed(now, before), now
             case "Failed", "Superseded":
                 assert self._pin(before) is None
                 assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
@@ -276,7 +276,7 @@ class Watch:
             case _:
                 raise AssertionError(f"{was} became {now}")
 
-    def is_wanted(self, stored: Stored, at: Scene) -> bool:
+    def is_needed(self, stored: Stored, at: Scene) -> bool:
         """What the spec asks for, block size included: where none is written, that in force stays (tuning is off)."""
         in_force = at.revisions.get(self.in_force or "")
         block = self.world.deployment["spec"].get("blockSize", in_force.block if in_force else TRAINED_BLOCK)
@@ -289,7 +289,7 @@ class Watch:
         assert not self.policy.paused or now.reason in BY_HAND, f"{now} is promoted although the rollout is paused"
         match now.reason:
             case "AnalysisPassed":
-                assert world.judgement.decision is Decision.PROMOTE
+                assert world.judgement.decision is AnalysisDecision.PROMOTE
                 assert self._texts_compared(now)
             case "NotCompared":
                 assert stable is None or (now.without_restart() == stable.without_restart() and now.pinned_drafter)
@@ -305,7 +305,7 @@ class Watch:
             case "Inconclusive":
                 assert self.policy.on_inconclusive == "Promote"
                 self._past_deadline(course)
-                assert world.judgement.decision is not Decision.FAIL
+                assert world.judgement.decision is not AnalysisDecision.FAIL
             case _:
                 raise AssertionError(f"{now} is promoted for no reason")
 
@@ -318,7 +318,7 @@ class Watch:
             return evidence.probe[0].revision == candidate.name.removeprefix("chat-")
         return not question.text_gates or self.world.probe_error is not None or not question.concurrent
 
-    def _given_up(self, now: Stored) -> None:
+    def _already_failed(self, now: Stored) -> None:
         course = self.courses[now.name]
         match now.reason:
             case "Aborted":
@@ -390,7 +390,7 @@ class Watch:
             # The first revision of all: it is in force with the next plan that may write.
             stored = now.of_state("Candidate")[0]
         assert stored is not None
-        assert self.is_wanted(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
+        assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
         others = {name: count for name, count in before.existing.items() if count and name != stored.name}
         assert not others, f"{others} run, and Ready is True"
         assert before.existing.get(stored.name, 0) <= self.replicas

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from dflash_controller.analysis.verdict import Decision, Judgement, Question
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog.catalog import Catalog
@@ -22,16 +22,16 @@ from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.state.inputs import NOT_MEASURED, Context, Knowledge
+from dflash_controller.planning.state.inputs import NOT_MEASURED, Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 
 CATALOG = Catalog.load()
 KEY = Key("models", "chat")
 NODES = ("b200-0", "b200-1", "b200-2", "b200-3")
-PASSED = Judgement(Decision.PROMOTE, Reason.ANALYSIS_PASSED, "every limit was kept")
-UNDECIDED = Judgement(Decision.CONTINUE, Reason.ANALYZING, "too few samples")
-FAILED = Judgement(Decision.FAIL, Reason.ANALYSIS_FAILED, "acceptanceLength 1.02 against 6.4; at most 5 % less is allowed")
-BIASED = Judgement(Decision.HOLD, Reason.REPLICA_BIAS, "replicas of one revision differ by 9 %")
+PASSED = Judgement(AnalysisDecision.PROMOTE, Reason.ANALYSIS_PASSED, "every limit was kept")
+UNDECIDED = Judgement(AnalysisDecision.CONTINUE, Reason.ANALYZING, "too few samples")
+FAILED = Judgement(AnalysisDecision.FAIL, Reason.ANALYSIS_FAILED, "acceptanceLength 1.02 against 6.4; at most 5 % less is allowed")
+BIASED = Judgement(AnalysisDecision.HOLD, Reason.REPLICA_BIAS, "replicas of one revision differ by 9 %")
 
 
 class World:
@@ -55,7 +55,7 @@ class World:
         self.metrics = NOT_MEASURED
         self.judgement = PASSED
         """What the analysis says of any candidate."""
-        self.question: Question | None = None
+        self.question: AnalysisRequest | None = None
         self.evidence: Evidence | None = None
         """What it was asked about last."""
         self.asked = 0
@@ -83,7 +83,7 @@ class World:
     # What the operator does.
 
     def plan(self) -> Plan:
-        context = Context(
+        context = PlannerInputs(
             self.now,
             self.defaults,
             CATALOG,
@@ -96,7 +96,7 @@ class World:
         with patch("dflash_controller.planning.rollout.canary.judge", self._judge):
             return decide(self.snapshot(), context)
 
-    def _judge(self, question: Question, evidence: Evidence, now_s: float) -> Judgement:
+    def _judge(self, question: AnalysisRequest, evidence: Evidence, now_s: float) -> Judgement:
         self.question, self.evidence = question, evidence
         self.asked += 1
         return self.judgement

@@ -10,7 +10,7 @@ from dflash_controller.api.speculation import Off, Schedule
 from dflash_controller.engines.checks import shape_problems, speculation_problems
 from dflash_controller.engines.flags import Flag, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import Generation, generation, latent_attention
-from dflash_controller.engines.protocol import Dialect, Launch, LaunchRequest, Probes
+from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.sglang.limits import (
     DP_ATTENTION,
@@ -37,7 +37,7 @@ class SGLang:
     name = "sglang"
     default_port = 30000
 
-    def dialect(self, version: str) -> Dialect | Problem:
+    def dialect(self, version: str) -> ReleaseProfile | Problem:
         """See Engine."""
         return RELEASES.dialect(version)
 

@@ -11,7 +11,7 @@ from dflash_controller.api.speculation import Off, Schedule
 from dflash_controller.engines.checks import shape_problems, speculation_problems
 from dflash_controller.engines.flags import EXTRA_ARGS, Flag, Guard, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import Generation, generation, latent_attention
-from dflash_controller.engines.protocol import Dialect, Launch, LaunchRequest, Probes
+from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import Releases, version
 
 RELEASES = Releases(
@@ -69,7 +69,7 @@ class VLLM:
     name = "vllm"
     default_port = 8000
 
-    def dialect(self, version: str) -> Dialect | Problem:
+    def dialect(self, version: str) -> ReleaseProfile | Problem:
         """See Engine."""
         return RELEASES.dialect(version)
 

@@ -1,12 +1,12 @@
-"""Windows of one pod, in their order, as stretches: points of the curves the tuner learns. Pure.
+"""Windows of one pod, in their order, as load samples: points of the curves the tuner learns. Pure.
 
 Both engines move some counters with every step, so concurrency and step time of half a minute can be told from them; no gauge of load is
-believed. Both numbers are means over the steps: where the load moves within the stretch they then lie on the chord of the curve, while
+believed. Both numbers are means over the steps: where the load moves within the load sample they then lie on the chord of the curve, while
 means over requests would show the step time of a higher load than the mean one.
 
 The time of a window ÷ its steps is that mean as long as the engine is never idle, and too large otherwise; it is never too small. The time
 the requests themselves spent ÷ their steps does not mind idle time, but weighs by requests (vLLM), or is credited when a request ends and
-may be of another time (SGLang). So the smaller of the two counts wherever the second is of this stretch.
+may be of another time (SGLang). So the smaller of the two counts wherever the second is of this load sample.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.observe.load.littles_law import Counted, LittlesLaw
-from dflash_controller.observe.pipeline.series import Cell, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric
 
 _PREFILL_SHARE = 1 / 6
 """Of the tokens computed (prompt tokens, and those verified). Step time grows by less than their number, by its root to its 0.8th power
@@ -28,9 +28,9 @@ _BARE_SHARE = 0.02
 _FRACTION = 0.05
 """A mean block farther from a whole number is a mixture of several."""
 _JUMP, _JUMP_REQUESTS = 1.5, 1.0
-"""A load that differs by more than this factor and one request from the stretch before moved within one of the two."""
+"""A load that differs by more than this factor and one request from the load sample before moved within one of the two."""
 _SKEWED = 1.15
-"""Mean step time over requests ÷ over steps, beyond which the load moved within the stretch. (Equal for a steady load.)"""
+"""Mean step time over requests ÷ over steps, beyond which the load moved within the load sample. (Equal for a steady load.)"""
 _BUSY, _FEW = 0.2, 2.0
 """Of the time. Where an engine that had many requests at once was busy for less, how a burst begins and ends weighs too much."""
 _ALIKE, _ALIKE_REQUESTS = 1.25, 1.0
@@ -38,7 +38,7 @@ _ALIKE, _ALIKE_REQUESTS = 1.25, 1.0
 _AGREE = 1.1
 """Ratio up to which two step times agree."""
 _BRIEF = 0.25
-"""Requests that last less than this part of a stretch lie in it, but for a few."""
+"""Requests that last less than this part of a load sample lie in it, but for a few."""
 _WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
 """Requests waited for their turn, be it in the middle of their decoding."""
 _POOLED_STEPS = 2000.0
@@ -82,7 +82,7 @@ class _Seen:
     tokens: float
     survival: tuple[float, ...]
     prefilled: float
-    unfit: str
+    excluded: str
     ended: _Ended
 
     @property
@@ -111,8 +111,8 @@ class Follower:
         self.last_s = 0.0
         """End of the last window taken."""
 
-    def take(self, window: Window, end_s: float) -> Stretch | None:
-        """The stretch that ended at ``end_s`` (seconds since the epoch); None where a counter it needs is missing.
+    def take(self, window: CounterWindow, end_s: float) -> LoadSample | None:
+        """The load sample that ended at ``end_s`` (seconds since the epoch); None where a counter it needs is missing.
 
         For SGLang that includes the acceptance length before the first request has ended.
         """
@@ -120,15 +120,15 @@ class Follower:
         seen = self._read(window, self._speculation_on, self._acceptance)
         if seen is None or window.seconds <= 0:
             return None
-        doubted = self._doubted(window.seconds, seen)
+        inconsistent = self._inconsistent(window.seconds, seen)
         if seen.batch <= 0:
-            return Stretch(
+            return LoadSample(
                 *(end_s, window.seconds, seen.block, 0.0, 0.0, seen.steps, seen.committed, seen.tokens, seen.survival),
                 requests=seen.ended.requests,
                 context=seen.ended.context,
             )
         step_s, steady = self._step_time(window.seconds, seen)
-        return Stretch(
+        return LoadSample(
             at_s=end_s,
             seconds=window.seconds,
             block=seen.block,
@@ -138,15 +138,15 @@ class Follower:
             committed=seen.committed,
             tokens=seen.tokens,
             survival=seen.survival,
-            unfit=seen.unfit or ("Prefill" if _prefilling(seen) else "") or ("" if steady else "Unsteady"),
+            excluded=seen.excluded or ("Prefill" if _prefilling(seen) else "") or ("" if steady else "Unsteady"),
             requests=seen.ended.requests,
             context=seen.ended.context,
-            doubted=doubted,
+            inconsistent=inconsistent,
         )
 
-    def _doubted(self, seconds: float, seen: _Seen) -> bool:
+    def _inconsistent(self, seconds: float, seen: _Seen) -> bool:
         ended = seen.ended
-        if seen.unfit in _WAITED or ended.lived_s is None:
+        if seen.excluded in _WAITED or ended.lived_s is None:
             self._law.clear()
             return False
         return self._law.contradicts(Counted(seconds, seen.batch, seen.request_steps, *seen.told, ended.requests, ended.lived_s))
@@ -193,25 +193,25 @@ def _prefilling(seen: _Seen) -> bool:
     return seen.prefilled > _PREFILL_SHARE * (seen.prefilled + verified)
 
 
-def _crowded(window: Window, evicted: bool) -> str:
+def _crowded(window: CounterWindow, evicted: bool) -> str:
     if evicted:
         return "Preemption"
-    if window.levels.get(Cell("cache_use"), 0.0) > _CACHE_USE:
+    if window.levels.get(LabelledMetric("cache_use"), 0.0) > _CACHE_USE:
         return "CacheFull"
-    return "Queue" if window.levels.get(Cell("waiting"), 0.0) > 0 else ""
+    return "Queue" if window.levels.get(LabelledMetric("waiting"), 0.0) > 0 else ""
 
 
 _Acceptance = Callable[[float, float], float | None]
 
 
-def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
+def _vllm(window: CounterWindow, speculation_on: bool, _: _Acceptance) -> _Seen | None:
     """One inter-token latency is observed per request and step, so its count is the requests' steps and its sum the time they took."""
-    needed = [window.deltas.get(Cell(name)) for name in ("request_steps", "step_seconds", "steps", "tokens")]
+    needed = [window.deltas.get(LabelledMetric(name)) for name in ("request_steps", "step_seconds", "steps", "tokens")]
     if any(value is None for value in needed):
         return None
     request_steps, seconds, passes, tokens = (value or 0.0 for value in needed)
     moved = {
-        name: window.deltas.get(Cell(name), 0.0)
+        name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions"),
             *("requests", "ended_prompt", "ended_generated"),
@@ -226,7 +226,7 @@ def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
     one_block = drafts > 0 and abs(mean - block) <= _FRACTION and not any(by_position[i] > 0 for i in by_position if i >= block - 1)
     # A step that a schedule runs without drafts counts none.
     mixed = drafts > 0 and (not one_block or drafts < (1 - _FRACTION) * request_steps)
-    ended = _Ended(moved["requests"], moved["ended_prompt"], moved["ended_generated"], window.deltas.get(Cell("lived_seconds")))
+    ended = _Ended(moved["requests"], moved["ended_prompt"], moved["ended_generated"], window.deltas.get(LabelledMetric("lived_seconds")))
     if request_steps <= 0 or passes <= 0:
         return _Seen(max(1, block), 0.0, 0.0, 0.0, (0.0, 0.0), 0.0, 0.0, 0.0, max(0.0, tokens), (), 0.0, "", ended)
     return _Seen(
@@ -241,25 +241,25 @@ def _vllm(window: Window, speculation_on: bool, _: _Acceptance) -> _Seen | None:
         tokens=tokens,
         survival=tuple(min(1.0, by_position[i] / drafts) for i in sorted(by_position) if i < block - 1) if one_block else (),
         prefilled=max(0.0, moved["prompt"] - moved["cached"]),
-        unfit=_crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
+        excluded=_crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
         ended=ended,
     )
 
 
-def _sglang(window: Window, speculation_on: bool, acceptance: _Acceptance) -> _Seen | None:
+def _sglang(window: CounterWindow, speculation_on: bool, acceptance: _Acceptance) -> _Seen | None:
     """Passes and decoded tokens are counted in every pass; verify steps, tokens and latencies of requests when those end.
 
     Counters appear with their first increment, so a missing one stood still. Decode passes do not prefill: those that do are others, whose
     time is in the window's and in the other requests' latency alike.
     """
     moved = {
-        name: window.deltas.get(Cell(name), 0.0)
+        name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
             *("prefilled", "entered", "bare_passes", "prompt"),
         )
     }
-    block = round(window.levels.get(Cell("block"), 0.0)) if speculation_on else 1
+    block = round(window.levels.get(LabelledMetric("block"), 0.0)) if speculation_on else 1
     if block < 1:
         return None
     ended, generated = moved["verify_steps"], moved["generated"]
@@ -290,10 +290,10 @@ def _sglang(window: Window, speculation_on: bool, acceptance: _Acceptance) -> _S
         tokens=tokens,
         survival=(),
         prefilled=moved["prefilled"],
-        unfit=_crowded(window, window.levels.get(Cell("retracted"), 0.0) > 0)
+        excluded=_crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
         or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
         ended=requests,
     )
 
 
-_READERS: Mapping[str, Callable[[Window, bool, _Acceptance], _Seen | None]] = {"vllm": _vllm, "sglang": _sglang}
+_READERS: Mapping[str, Callable[[CounterWindow, bool, _Acceptance], _Seen | None]] = {"vllm": _vllm, "sglang": _sglang}

@@ -1,11 +1,11 @@
-"""Stretches of the whole fleet, kept until the tuner asks for them. Pure: the times are given."""
+"""Load samples of the whole fleet, kept until the tuner asks for them. Pure: the times are given."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.series import Span
@@ -17,15 +17,16 @@ _KEPT = 2000
 """Of one revision: two hours of its four pods, were nobody to ask."""
 
 
-class StretchStore:
-    """By deployment and revision; each stretch is told once."""
+class LoadSampleStore:
+    """By deployment and revision; each load sample is told once."""
 
     def __init__(self) -> None:
         self._followers: dict[str, Follower] = {}
-        self._kept: dict[Key, tuple[str, deque[Stretch]]] = {}
+        self._kept: dict[Key, tuple[str, deque[LoadSample]]] = {}
 
     def take(self, targets: Collection[Target], spans: Mapping[str, Sequence[Span]], stable: Callable[[Key], str | None]) -> None:
-        """Take a round's spans by pod uid, oldest first. ``stable``: a deployment's revision in force, whose stretches alone are kept."""
+        """Take a round's spans by pod uid, oldest first. ``stable``: a deployment's revision in force, whose load samples alone are
+        kept."""
         present = {target.uid for target in targets}
         for gone in self._followers.keys() - present:
             del self._followers[gone]
@@ -34,27 +35,27 @@ class StretchStore:
             if not told or stable(target.key) != target.revision:
                 continue
             made = self._follow(target, [one for one in told if one.end_s - one.window.seconds >= target.ready_at_s + WARM_UP_S])
-            revision, kept = self._kept.get(target.key, (target.revision, deque[Stretch](maxlen=_KEPT)))
+            revision, kept = self._kept.get(target.key, (target.revision, deque[LoadSample](maxlen=_KEPT)))
             if revision != target.revision:
                 kept.clear()
             kept.extend(made)
             self._kept[target.key] = target.revision, kept
 
-    def drain(self, key: Key, revision: str) -> list[Stretch]:
+    def drain(self, key: Key, revision: str) -> list[LoadSample]:
         """What was not told yet of that revision, by time. What is there of another one is dropped."""
-        of, kept = self._kept.pop(key, ("", deque[Stretch]()))
-        return sorted(kept, key=lambda stretch: stretch.at_s) if of == revision else []
+        of, kept = self._kept.pop(key, ("", deque[LoadSample]()))
+        return sorted(kept, key=lambda load_sample: load_sample.at_s) if of == revision else []
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Drop what is kept of deployments that are gone."""
         for key in [key for key in self._kept if gone(key)]:
             del self._kept[key]
 
-    def _follow(self, target: Target, spans: Sequence[Span]) -> list[Stretch]:
+    def _follow(self, target: Target, spans: Sequence[Span]) -> list[LoadSample]:
         follower = self._followers.setdefault(target.uid, Follower(target.engine, target.speculation_on))
         # A past that arrives late is followed apart: it does not come before what was seen last.
         late = [span for span in spans if span.end_s <= follower.last_s]
         past = Follower(target.engine, target.speculation_on)
         made = [past.take(span.window, span.end_s) for span in late]
         made += [follower.take(span.window, span.end_s) for span in spans if span.end_s > follower.last_s]
-        return [stretch for stretch in made if stretch is not None]
+        return [load_sample for load_sample in made if load_sample is not None]

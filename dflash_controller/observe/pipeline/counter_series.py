@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dflash_controller.model.counters import Histogram, Reading, Trace
+from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.pipeline.source import Target
 
@@ -17,19 +17,19 @@ _HISTOGRAMS = ("time_to_first_token", "time_per_token", "latency")
 
 
 @dataclass(slots=True)
-class _Life:
+class _ProcessIncarnation:
     ready_at_s: float
-    readings: list[Reading]
+    readings: list[CounterSnapshot]
 
 
 @dataclass(slots=True)
 class _Pod:
     key: Key
     revision: str
-    lives: list[_Life] = field(default_factory=list)
+    lives: list[_ProcessIncarnation] = field(default_factory=list)
 
 
-class Traces:
+class CounterSeriesStore:
     """The readings of the fleet's pods, by pod and life of its process.
 
     A deployment under trial keeps all readings of the last ``depth_s`` seconds, those of its pods that are gone included: with one replica
@@ -42,7 +42,7 @@ class Traces:
         self._depth_s = depth_s
         self._pods: dict[str, _Pod] = {}
 
-    def take(self, now_s: float, targets: Collection[Target], readings: Mapping[str, Sequence[Reading]]) -> None:
+    def take(self, now_s: float, targets: Collection[Target], readings: Mapping[str, Sequence[CounterSnapshot]]) -> None:
         """Take a round's readings by pod uid, oldest first. ``now_s``: seconds since the epoch."""
         for target in targets:
             new = readings.get(target.uid)
@@ -60,16 +60,16 @@ class Traces:
             if not pod.lives:
                 del self._pods[uid]
 
-    def of(self, key: Key, revision: str) -> tuple[Trace, ...]:
+    def of(self, key: Key, revision: str) -> tuple[CounterSeries, ...]:
         """The traces of a revision's pods, each pod's lives in order."""
         return tuple(
-            Trace(uid, life.ready_at_s, _complete(life.readings))
+            CounterSeries(uid, life.ready_at_s, _complete(life.readings))
             for uid, pod in sorted(self._pods.items())
             if (pod.key, pod.revision) == (key, revision)
             for life in pod.lives
         )
 
-    def _extend(self, target: Target, new: Iterable[Reading]) -> None:
+    def _extend(self, target: Target, new: Iterable[CounterSnapshot]) -> None:
         pod = self._pods.setdefault(target.uid, _Pod(target.key, target.revision))
         first = pod.lives[0].readings[0].at_s if pod.lives else None
         earlier = [one for one in new if first is not None and one.at_s < first]
@@ -85,21 +85,21 @@ class Traces:
             _add(pod, target.ready_at_s, one)
 
 
-def _add(pod: _Pod, ready_at_s: float, new: Reading) -> None:
+def _add(pod: _Pod, ready_at_s: float, new: CounterSnapshot) -> None:
     """Append a reading that is newer than the last, to a new life where the process began again.
 
     That is told by a counter that fell or vanished, or by a new time of readiness: a container that restarts is not Ready meanwhile, and
     what it counted before the operator saw it again may exceed what was there.
     """
     if not pod.lives:
-        pod.lives.append(_Life(ready_at_s, [new]))
+        pod.lives.append(_ProcessIncarnation(ready_at_s, [new]))
         return
     life = pod.lives[-1]
     last = life.readings[-1]
     if new.at_s <= last.at_s:
         return
     if ready_at_s != life.ready_at_s or _restarted(last, new):
-        pod.lives.append(_Life(ready_at_s, [new]))
+        pod.lives.append(_ProcessIncarnation(ready_at_s, [new]))
         return
     new = _sharing(last, new)
     if len(life.readings) >= 2 and _stood(life.readings[-2], last) and _stood(last, new):
@@ -108,7 +108,7 @@ def _add(pod: _Pod, ready_at_s: float, new: Reading) -> None:
         life.readings.append(new)
 
 
-def _restarted(before: Reading, after: Reading) -> bool:
+def _restarted(before: CounterSnapshot, after: CounterSnapshot) -> bool:
     for name in _COUNTERS:
         old, new = getattr(before, name), getattr(after, name)
         if old is not None and (new is None or (name in _GROWING and new < old)):
@@ -121,18 +121,18 @@ def _restarted(before: Reading, after: Reading) -> bool:
     return len(after.accepted_at) < len(before.accepted_at) or any(new < old for old, new in positions)
 
 
-def _stood(before: Reading, after: Reading) -> bool:
+def _stood(before: CounterSnapshot, after: CounterSnapshot) -> bool:
     """Nothing was counted in between: of such readings in a row only the first and the last say anything."""
     return replace(before, at_s=after.at_s) == after
 
 
-def _sharing(before: Reading, after: Reading) -> Reading:
+def _sharing(before: CounterSnapshot, after: CounterSnapshot) -> CounterSnapshot:
     """``after``, with the histograms of ``before`` where they are equal."""
     same: dict[str, Any] = {name: getattr(before, name) for name in _HISTOGRAMS if getattr(before, name) == getattr(after, name)}
     return replace(after, **same)
 
 
-def _trim(life: _Life, since_s: float) -> bool:
+def _trim(life: _ProcessIncarnation, since_s: float) -> bool:
     """Drop what is older than ``since_s``, but for the reading that the next one is compared with. False where nothing newer is left."""
     readings = life.readings
     newer = next((i for i, one in enumerate(readings) if one.at_s > since_s), None)
@@ -142,7 +142,7 @@ def _trim(life: _Life, since_s: float) -> bool:
     return True
 
 
-def _complete(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+def _complete(readings: Sequence[CounterSnapshot]) -> tuple[CounterSnapshot, ...]:
     """A histogram that appeared with its first observation was empty before."""
     missing: dict[str, Any] = {}
     for name in _HISTOGRAMS:

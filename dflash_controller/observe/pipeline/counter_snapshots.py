@@ -1,4 +1,4 @@
-"""From a page to a ``Reading``: the counters of each engine in the terms all engines share. Pure.
+"""From a page to a ``CounterSnapshot``: the counters of each engine in the terms all engines share. Pure.
 
 Absent is never zero, but not every series that is missing is absent. vLLM exports everything from its start on (at zero), so what is
 missing is None. SGLang's counters appear with their first increment, so a missing one is zero as long as nothing else shows that it should
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dflash_controller.model.counters import Reading
-from dflash_controller.observe.pipeline.metric_schema import MetricDialect
-from dflash_controller.observe.pipeline.series import Cell, Page
+from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.observe.pipeline.metric_schema import MetricSchema
+from dflash_controller.observe.pipeline.series import LabelledMetric, Scrape
 
 
-def reading(dialect: MetricDialect, page: Page, at_s: float, *, speculation_on: bool) -> Reading:
+def counter_snapshot(dialect: MetricSchema, page: Scrape, at_s: float, *, speculation_on: bool) -> CounterSnapshot:
     """What the engine had counted when the page was made, ``at_s`` seconds since the epoch."""
     return _NORMAL[dialect.engine](page, at_s, speculation_on)
 
 
-def _vllm(page: Page, at_s: float, speculation_on: bool) -> Reading:
+def _vllm(page: Scrape, at_s: float, speculation_on: bool) -> CounterSnapshot:
     """vLLM observes one inter-token latency per request and step, whatever the step commits: steps and decode time in one histogram.
 
     A step commits one token and the drafts accepted. That also holds for the steps a schedule runs without drafts, which vLLM's own
@@ -35,7 +35,7 @@ def _vllm(page: Page, at_s: float, speculation_on: bool) -> Reading:
         committed = steps + (accepted or 0.0)
     ended, errors = _count(page, "requests"), _count(page, "errors")
     failed = None if errors is None else max(errors, _count(page, "error_answers") or 0.0)
-    return Reading(
+    return CounterSnapshot(
         at_s=at_s,
         steps=steps,
         committed=committed,
@@ -53,16 +53,16 @@ def _vllm(page: Page, at_s: float, speculation_on: bool) -> Reading:
     )
 
 
-def _by_position(page: Page) -> tuple[float, ...]:
+def _by_position(page: Scrape) -> tuple[float, ...]:
     found = {int(cell.part): value for cell, value in page.counters.items() if cell.quantity == "accepted_at" and cell.part.isdecimal()}
     return tuple(found[position] for position in sorted(found))
 
 
-def _sglang(page: Page, at_s: float, speculation_on: bool) -> Reading:
+def _sglang(page: Scrape, at_s: float, speculation_on: bool) -> CounterSnapshot:
     """SGLang credits verify steps, tokens and latencies when a request ends; queueing and prefill when it enters; passes as they happen.
 
     Steps and committed tokens are those of ended requests, so their quotient has no lag; committed tokens are the generated ones, as for
-    the figures in status (the token that prefill makes and the cut last step nearly cancel). Decode time is latency less queueing and
+    the metrics in status (the token that prefill makes and the cut last step nearly cancel). Decode time is latency less queueing and
     prefill: it falls where many requests enter and few end, so only differences over many requests mean something. Without speculation a
     step is a token after the first.
 
@@ -80,7 +80,7 @@ def _sglang(page: Page, at_s: float, speculation_on: bool) -> Reading:
     queue = _count(page, "queue_seconds", None if begun else 0.0)
     prefill = _count(page, "prefill_seconds", None if begun else 0.0)
     failed = None if _count(page, "answers") is None else _count(page, "error_answers", 0.0)
-    return Reading(
+    return CounterSnapshot(
         at_s=at_s,
         steps=steps,
         committed=committed,
@@ -97,14 +97,14 @@ def _sglang(page: Page, at_s: float, speculation_on: bool) -> Reading:
     )
 
 
-def _ended(page: Page) -> Mapping[str, float | None]:
+def _ended(page: Scrape) -> Mapping[str, float | None]:
     """What every ended request counts: all missing before the first one (zero), or none."""
     found = {quantity: _count(page, quantity) for quantity in ("generated", "requests", "prompt", "e2e_seconds")}
     return dict.fromkeys(found, 0.0) if all(value is None for value in found.values()) else found
 
 
-def _count(page: Page, quantity: str, missing: float | None = None) -> float | None:
-    return page.counters.get(Cell(quantity), missing)
+def _count(page: Scrape, quantity: str, missing: float | None = None) -> float | None:
+    return page.counters.get(LabelledMetric(quantity), missing)
 
 
-_NORMAL: Mapping[str, Callable[[Page, float, bool], Reading]] = {"vllm": _vllm, "sglang": _sglang}
+_NORMAL: Mapping[str, Callable[[Scrape, float, bool], CounterSnapshot]] = {"vllm": _vllm, "sglang": _sglang}

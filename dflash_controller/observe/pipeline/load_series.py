@@ -1,7 +1,7 @@
-"""What a stretch is told from, beyond what the figures and a trial need. Names as on the pages of the engines' releases.
+"""What a load sample is told from, beyond what the metrics and a trial need. Names as on the pages of the engines' releases.
 
-The queue is the smallest that was seen over the stretch: an engine may count as waiting what has only just arrived. Use of the cache is the
-largest.
+The queue is the smallest that was seen over the load sample: an engine may count as waiting what has only just arrived. Use of the cache is
+the largest.
 """
 
 from __future__ import annotations

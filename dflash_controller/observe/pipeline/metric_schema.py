@@ -1,4 +1,4 @@
-"""How each engine's counters become figures. Pure.
+"""How each engine's counters become metrics. Pure.
 
 Counters, not gauges: load gauges of SGLang are set at reports 40 decode iterations apart (with short requests they showed 20 of 32
 requests) and its speculation gauges freeze while idle. Sums over pods come before quotients, so a busy pod weighs more than an idle one.
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_controller.observe.pipeline.load_series import SGLANG_MORE, SGLANG_SHARED, VLLM_MORE, VLLM_SHARED
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import NO_SERIES, Absent, Measurement, Value
-from dflash_controller.observe.pipeline.series import Cell, Series, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Series
 
 """The engine does not export what the figure needs (a labelled counter appears with its first increment)."""
 NO_TRAFFIC = Absent("NoTraffic")
@@ -25,8 +25,8 @@ _RANKS = ("tp_rank", "pp_rank", "dp_rank")
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """The engine's part of the figures: what its counters say about steps and requests."""
+class EngineLoad:
+    """The engine's part of the metrics: what its counters say about steps and requests."""
 
     acceptance_length: Measurement
     acceptance_by_position: tuple[float, ...]
@@ -36,7 +36,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricDialect:
+class MetricSchema:
     """The series of one engine. Names are those of every release that runs DFlash."""
 
     engine: str
@@ -45,42 +45,42 @@ class MetricDialect:
     presence: str
     """A metric that is there from the start to the end of the process."""
     series: tuple[Series, ...]
-    """What the figures need."""
-    load: Callable[[Sums, bool], Load]
+    """What the metrics need."""
+    load: Callable[[Sums, bool], EngineLoad]
     evidence: tuple[Series, ...]
     """Further counters that a reading of a trial needs."""
     histograms: tuple[Series, ...]
     """Buckets that a reading needs."""
-    stretch_shared: tuple[str, ...]
-    """Quantities of the above that a stretch is told from."""
-    stretch_more: tuple[Series, ...]
-    """What else a stretch is told from."""
+    load_sample_shared: tuple[str, ...]
+    """Quantities of the above that a load sample is told from."""
+    load_sample_more: tuple[Series, ...]
+    """What else a load sample is told from."""
 
     @property
     def counters(self) -> tuple[Series, ...]:
         """Everything that is read of a page but its histograms."""
-        return (*self.series, *self.evidence, *self.stretch_more)
+        return (*self.series, *self.evidence, *self.load_sample_more)
 
     @property
-    def stretches(self) -> tuple[Series, ...]:
-        """Everything that a stretch is told from."""
+    def load_samples(self) -> tuple[Series, ...]:
+        """Everything that a load sample is told from."""
         known = {one.quantity: one for one in (*self.series, *self.evidence)}
-        return (*(known[quantity] for quantity in self.stretch_shared), *self.stretch_more)
+        return (*(known[quantity] for quantity in self.load_sample_shared), *self.load_sample_more)
 
 
 class Sums:
     """Sums over the pods of one revision."""
 
-    def __init__(self, windows: Sequence[Window]) -> None:
+    def __init__(self, windows: Sequence[CounterWindow]) -> None:
         self.windows = windows
         self.age_s = max((window.age_s for window in windows), default=0.0)
 
     def of(self, *quantities: str) -> tuple[float, ...] | None:
         """One sum per quantity, over the pods that export all of them; None where no pod does."""
-        pods = [window for window in self.windows if all(Cell(quantity) in window.deltas for quantity in quantities)]
+        pods = [window for window in self.windows if all(LabelledMetric(quantity) in window.deltas for quantity in quantities)]
         if not pods:
             return None
-        return tuple(sum(window.deltas[Cell(quantity)] for window in pods) for quantity in quantities)
+        return tuple(sum(window.deltas[LabelledMetric(quantity)] for window in pods) for quantity in quantities)
 
     def parts(self, quantity: str) -> dict[str, float]:
         """Sum per part."""
@@ -93,12 +93,14 @@ class Sums:
 
     def rate(self, quantity: str) -> float | None:
         """Per second and pod: each pod over its own span, then the mean over the pods that export it."""
-        rates = [w.deltas[Cell(quantity)] / w.seconds for w in self.windows if Cell(quantity) in w.deltas and w.seconds > 0]
+        rates = [
+            w.deltas[LabelledMetric(quantity)] / w.seconds for w in self.windows if LabelledMetric(quantity) in w.deltas and w.seconds > 0
+        ]
         return sum(rates) / len(rates) if rates else None
 
     def level(self, quantity: str) -> float | None:
         """Largest level over the pods."""
-        return max((w.levels[Cell(quantity)] for w in self.windows if Cell(quantity) in w.levels), default=None)
+        return max((w.levels[LabelledMetric(quantity)] for w in self.windows if LabelledMetric(quantity) in w.levels), default=None)
 
     def ratio(self, above: str, below: str, offset: float = 0.0) -> Measurement:
         """offset + Σ above ÷ Σ below, weighed by how often ``below`` was counted."""
@@ -110,14 +112,14 @@ class Sums:
         return Value(offset + sums[0] / sums[1], sums[1], self.age_s)
 
 
-def figures(dialect: MetricDialect, windows: Sequence[Window], *, expected: int, speculation_on: bool) -> Figures:
-    """The figures of one revision from the windows of its scraped pods; ``expected`` counts all its Ready pods.
+def revision_metrics(dialect: MetricSchema, windows: Sequence[CounterWindow], *, expected: int, speculation_on: bool) -> RevisionMetrics:
+    """The metrics of one revision from the windows of its scraped pods; ``expected`` counts all its Ready pods.
 
     Tokens per second are scaled from the scraped pods to all of them. Without any window every figure is absent.
     """
     sums = Sums(windows)
     load = dialect.load(sums, speculation_on)
-    return Figures(
+    return RevisionMetrics(
         acceptance_length=load.acceptance_length if speculation_on else SPECULATION_OFF,
         acceptance_by_position=load.acceptance_by_position if speculation_on else (),
         block_size=load.block_size if speculation_on else SPECULATION_OFF,
@@ -144,7 +146,7 @@ def _requests(sums: Sums) -> Measurement:
     return NO_SERIES if requests is None else Value(requests[0], requests[0], sums.age_s)
 
 
-def _vllm_load(sums: Sums, speculation_on: bool) -> Load:
+def _vllm_load(sums: Sums, speculation_on: bool) -> EngineLoad:
     """vLLM counts drafts and inter-token gaps per request and step, so everything is live.
 
     Acceptance 1 + accepted ÷ drafts. A step that a schedule runs with K = 0 counts no draft and does not enter. Positions are survival,
@@ -155,7 +157,7 @@ def _vllm_load(sums: Sums, speculation_on: bool) -> Load:
     accepted = sums.parts("accepted_at")
     if drafts is not None and drafts[0] > 0:
         positions = tuple(accepted[part] / drafts[0] for part in sorted(accepted, key=_position))
-    return Load(
+    return EngineLoad(
         acceptance_length=sums.ratio("accepted", "drafts", offset=1.0),
         acceptance_by_position=positions,
         block_size=_vllm_block(sums, len(accepted)),
@@ -191,7 +193,7 @@ def _vllm_concurrency(sums: Sums) -> Measurement:
     return Value(max(batch.value, over_time), counted[0] if counted else 0.0, sums.age_s)
 
 
-def _sglang_load(sums: Sums, speculation_on: bool) -> Load:
+def _sglang_load(sums: Sums, speculation_on: bool) -> EngineLoad:
     """SGLang credits verify steps, generated tokens and latencies when a request ends, decode tokens and passes as they happen.
 
     Acceptance is generated tokens ÷ verify steps of the requests that ended: both are credited together, so the quotient has no lag. The
@@ -199,7 +201,7 @@ def _sglang_load(sums: Sums, speculation_on: bool) -> Load:
     within 1 % together.
     """
     acceptance = sums.ratio("generated", "verify_steps")
-    return Load(
+    return EngineLoad(
         acceptance_length=acceptance,
         acceptance_by_position=(),
         block_size=_sglang_block(sums),
@@ -242,7 +244,7 @@ def _sglang_step_time(sums: Sums, speculation_on: bool) -> Measurement:
     return Value(decode / steps, steps, sums.age_s) if steps > 0 and decode > 0 else NO_TRAFFIC
 
 
-VLLM = MetricDialect(
+VLLM = MetricSchema(
     engine="vllm",
     prefix="vllm:",
     presence="vllm:generation_tokens_total",
@@ -271,15 +273,15 @@ VLLM = MetricDialect(
         Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket"),
         Series("latency", "vllm:e2e_request_latency_seconds_bucket"),
     ),
-    stretch_shared=VLLM_SHARED,
-    stretch_more=VLLM_MORE,
+    load_sample_shared=VLLM_SHARED,
+    load_sample_more=VLLM_MORE,
 )
 """vLLM measures the time to first token inside the engine, so it holds for streaming and other requests alike."""
 
 _STREAMING = (("is_streaming", "true"),)
 """For other requests SGLang's time to first token is the whole latency. Releases before 0.5.17 have no such label: absent."""
 
-SGLANG = MetricDialect(
+SGLANG = MetricSchema(
     engine="sglang",
     prefix="sglang:",
     presence="sglang:max_total_num_tokens",
@@ -308,12 +310,12 @@ SGLANG = MetricDialect(
         Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", match=_STREAMING),
         Series("latency", "sglang:e2e_request_latency_seconds_bucket"),
     ),
-    stretch_shared=SGLANG_SHARED,
-    stretch_more=SGLANG_MORE,
+    load_sample_shared=SGLANG_SHARED,
+    load_sample_more=SGLANG_MORE,
 )
 """``realtime_tokens`` also counts what a request's last step drafted past its end, about nine tokens per request in 0.5.17."""
 
-DIALECTS: Mapping[str, MetricDialect] = {dialect.engine: dialect for dialect in (VLLM, SGLANG)}
+METRIC_SCHEMAS: Mapping[str, MetricSchema] = {dialect.engine: dialect for dialect in (VLLM, SGLANG)}
 
 
 def needed_metrics(series: Iterable[Series]) -> frozenset[str]:

@@ -10,7 +10,7 @@ _NONE = Absent("NotMeasured")
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RevisionMetrics:
     """Over the last window, all scraped pods of one revision together (sums before quotients)."""
 
     acceptance_length: Measurement = _NONE
@@ -28,13 +28,13 @@ class Figures:
     requests: Measurement = _NONE
     """Requests finished within the window, on the pods scraped."""
     window_s: float = 0.0
-    """Seconds of the longest pod window the figures come from; short after a start, the configured window later."""
+    """Seconds of the longest pod window the metrics come from; short after a start, the configured window later."""
     pods_scraped: int = 0
     pods_expected: int = 0
     acceptance_by_position: tuple[float, ...] = field(default=())
     """Share of drafts still accepted at each position, where the engine exports it (vLLM)."""
 
     @classmethod
-    def failed(cls, error: Error, pods_expected: int) -> Figures:
+    def failed(cls, error: Error, pods_expected: int) -> RevisionMetrics:
         """Every figure failed alike, with its source."""
         return cls(error, error, error, error, error, error, error, pods_expected=pods_expected)

@@ -1,6 +1,6 @@
 """What is read from an engine's /metrics page, whether the page is scraped directly or through Prometheus.
 
-Both sources answer with one ``Window`` per pod, so the formulas of the dialects serve both.
+Both sources answer with one ``CounterWindow`` per pod, so the formulas of the dialects serve both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dflash_controller.model.counters import Histogram
 
 
-class Cell(NamedTuple):
+class LabelledMetric(NamedTuple):
     """A quantity of a pod, ``part`` telling apart the values of the label it is split by (empty where it is not)."""
 
     quantity: str
@@ -43,23 +43,23 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The needed figures of one scrape of one pod."""
+class Scrape:
+    """The needed metrics of one scrape of one pod."""
 
-    counters: Mapping[Cell, float] = field(default_factory=dict)
-    gauges: Mapping[Cell, float] = field(default_factory=dict)
+    counters: Mapping[LabelledMetric, float] = field(default_factory=dict)
+    gauges: Mapping[LabelledMetric, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     """By quantity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CounterWindow:
     """What one pod did over a span of time. A quantity that is missing was not exported; one that is 0 did not move."""
 
     seconds: float
     """Span the deltas cover."""
-    deltas: Mapping[Cell, float]
-    levels: Mapping[Cell, float] = field(default_factory=dict)
+    deltas: Mapping[LabelledMetric, float]
+    levels: Mapping[LabelledMetric, float] = field(default_factory=dict)
     age_s: float = 0.0
     """Age of the newest sample."""
 
@@ -70,7 +70,7 @@ class Span:
 
     end_s: float
     """Seconds since the epoch."""
-    window: Window
+    window: CounterWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +82,33 @@ class Sample:
     value: float
 
 
-def page(series: Iterable[Series], samples: Iterable[Sample], histograms: Iterable[Series] = ()) -> Page:
+def scrape(series: Iterable[Series], samples: Iterable[Sample], histograms: Iterable[Series] = ()) -> Scrape:
     """Fold samples into quantities: summed over labels, ranks and ``by`` labels as the series say. NaN and infinities are skipped."""
     by_metric: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         if math.isfinite(sample.value):
             by_metric[sample.name].append(sample)
-    counters: dict[Cell, float] = {}
-    gauges: dict[Cell, float] = {}
+    counters: dict[LabelledMetric, float] = {}
+    gauges: dict[LabelledMetric, float] = {}
     for one in series:
-        sums: defaultdict[Cell, defaultdict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
+        sums: defaultdict[LabelledMetric, defaultdict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
         for sample in _matching(one, by_metric):
-            cell = Cell(one.quantity, sample.labels.get(one.by, "") if one.by else "")
+            cell = LabelledMetric(one.quantity, sample.labels.get(one.by, "") if one.by else "")
             if one.gauge:
                 gauges[cell] = max(gauges.get(cell, sample.value), sample.value)
             else:
                 sums[cell][tuple(sample.labels.get(rank, "") for rank in one.ranks)] += sample.value
         counters.update({cell: max(ranks.values()) for cell, ranks in sums.items()})
     folded = ((one.quantity, _histogram(_matching(one, by_metric))) for one in histograms)
-    return Page(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
+    return Scrape(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
 
 
-def restarted(before: Page, after: Page) -> bool:
+def restarted(before: Scrape, after: Scrape) -> bool:
     """Whether the process began again between two pages: a counter fell or vanished."""
     return any(after.counters.get(cell, -1.0) < value for cell, value in before.counters.items())
 
 
-def between(first: Page, last: Page, seconds: float, age_s: float = 0.0, series: Iterable[Series] = ()) -> Window:
+def between(first: Scrape, last: Scrape, seconds: float, age_s: float = 0.0, series: Iterable[Series] = ()) -> CounterWindow:
     """What happened from one page to a later one. A level is the newest, or as its series in ``series`` says.
 
     A counter absent from the first page counts from 0: engines export a labelled counter from its first increment on.
@@ -119,7 +119,7 @@ def between(first: Page, last: Page, seconds: float, age_s: float = 0.0, series:
         cell: folds[cell.quantity](value, first.gauges.get(cell, value)) if cell.quantity in folds else value
         for cell, value in last.gauges.items()
     }
-    return Window(seconds, deltas, levels, age_s)
+    return CounterWindow(seconds, deltas, levels, age_s)
 
 
 def _matching(one: Series, by_metric: Mapping[str, list[Sample]]) -> Iterator[Sample]:

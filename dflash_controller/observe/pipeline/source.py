@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.model.counters import Reading
+from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.pipeline.result import Absent, Error
-from dflash_controller.observe.pipeline.series import Span, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Refusal:
 class Round:
     """What one round brought, by pod uid."""
 
-    windows: Mapping[str, Window] = field(default_factory=dict)
-    troubles: Mapping[str, Absent | Error] = field(default_factory=dict)
+    windows: Mapping[str, CounterWindow] = field(default_factory=dict)
+    failures: Mapping[str, Absent | Error] = field(default_factory=dict)
     """Pods that gave nothing this time; a pod may still have a window from earlier rounds."""
     answered: frozenset[str] = frozenset()
     """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of these."""
-    readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
+    readings: Mapping[str, Sequence[CounterSnapshot]] = field(default_factory=dict)
     """The counters themselves, oldest first; of pods that are not on trial only where they cost nothing."""
     refusal: Refusal | None = None
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Round:
 
 
 class Source(Protocol):
-    """Where windows come from. ``collect`` never raises for a pod or server that fails: that is a trouble."""
+    """Where windows come from. ``collect`` never raises for a pod or server that fails: that is a failure."""
 
     failed_reason: Reason
     """Condition reason while it does not answer."""

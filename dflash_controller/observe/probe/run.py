@@ -37,16 +37,16 @@ class _Side:
     name: str
     endpoint: Endpoint
     answers: list[Answer | None] = field(default_factory=list)
-    trouble: str = ""
+    failure: str = ""
 
     def take(self, answer: Answer | None, of: int) -> None:
         """Raises ProbeError where the side has failed too often."""
         self.answers.append(answer)
         failed = self.answers.count(None)
         if failed == len(self.answers) == FIRST_PROMPTS:
-            raise ProbeError(f"The {self.name} answered none of the probe's first {FIRST_PROMPTS} prompts: {self.trouble}.")
+            raise ProbeError(f"The {self.name} answered none of the probe's first {FIRST_PROMPTS} prompts: {self.failure}.")
         if 2 * failed > of:
-            raise ProbeError(f"The {self.name} failed more than half of the probe's prompts, the last one with: {self.trouble}.")
+            raise ProbeError(f"The {self.name} failed more than half of the probe's prompts, the last one with: {self.failure}.")
 
 
 class Probe:
@@ -96,7 +96,7 @@ class Probe:
         try:
             return await self._client.ask(side.endpoint, text, request.max_tokens, request.timeout_s)
         except ProbeFailure as failure:
-            side.trouble = str(failure)
+            side.failure = str(failure)
             return None
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which figures status shows, and when they are worth a write. Pure: the times are given.
+"""Which metrics status shows, and when they are worth a write. Pure: the times are given.
 
 A settled deployment under steady noisy traffic must cause no write. So a shown value stays while the new one is within 10 % of it, or
 within what the noise of the traffic explains; a value that is absent or failed never replaces a shown one.
@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Measurement, Value
 
 FIRST_SAMPLES: Mapping[str, float] = {"acceptance_length": 200.0, "concurrency": 200.0, "tokens_per_second": 200.0, "block_size": 0.0}
-"""The figures status shows, and the samples (verify steps, tokens) a first value needs: a warm-up request is no traffic."""
+"""The metrics status shows, and the samples (verify steps, tokens) a first value needs: a warm-up request is no traffic."""
 
 _BAND = 0.10
 _NOISE = 7.0
@@ -24,15 +24,15 @@ thousands of times an hour, and the estimate of the noise is itself noisy (at 5,
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What status says now: whose figures they are, and the values by name. Empty where nothing is shown yet for that revision."""
+class StatusMetrics:
+    """What status says now: whose metrics they are, and the values by name. Empty where nothing is shown yet for that revision."""
 
     revision: str
     values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class ShowSettings:
+class DisplaySettings:
     """``window_s`` and ``interval_s`` are those of the collector; ``first_s`` is the part of a window a first value needs."""
 
     window_s: float = 300.0
@@ -92,15 +92,15 @@ class Trail:
 class Display:
     """Decides for one deployment."""
 
-    def __init__(self, settings: ShowSettings) -> None:
+    def __init__(self, settings: DisplaySettings) -> None:
         self._settings = settings
         self._revision: str | None = None
         self._trails: dict[str, Trail] = {}
         self._refreshed: float | None = None
         self._put_right_at: float | None = None
 
-    def update(self, now: float, shown: Shown, figures: Figures) -> Mapping[str, float] | None:
-        """Take a round's figures of the shown revision. Returns the values to show from now on, None to leave status alone.
+    def update(self, now: float, shown: StatusMetrics, metric_values: RevisionMetrics) -> Mapping[str, float] | None:
+        """Take a round's metrics of the shown revision. Returns the values to show from now on, None to leave status alone.
 
         One figure that moved refreshes all that are ready, so that a row of status is of one time. That moment may be the middle of a
         change, so once a whole window later the row is put right, where it is off by 10 %, noise or not.
@@ -109,20 +109,20 @@ class Display:
             self._revision = shown.revision
             self._trails = {}
             self._put_right_at = None
-            # Nothing is shown for it yet: its first figures need not wait for what was written about another.
+            # Nothing is shown for it yet: its first metrics need not wait for what was written about another.
             self._refreshed = None
         put_right = self._put_right_at is not None and now >= self._put_right_at
         ready: dict[str, float] = {}
         worth_it = False
         for name, first_samples in FIRST_SAMPLES.items():
-            measured: Measurement = getattr(figures, name)
+            measured: Measurement = getattr(metric_values, name)
             if not isinstance(measured, Value):
                 self._trails.pop(name, None)
                 continue
             trail = self._trails.setdefault(name, Trail(self._settings.window_s, self._settings.interval_s))
             trail.add(now, measured.value)
             current = shown.values.get(name)
-            enough = figures.window_s >= self._settings.first_s and measured.samples >= first_samples
+            enough = metric_values.window_s >= self._settings.first_s and measured.samples >= first_samples
             if enough if current is None else trail.settled:
                 ready[name] = rounded(measured.value)
                 worth_it = worth_it or moved(current, measured, 0.0 if put_right else trail.standard_error())

@@ -7,34 +7,34 @@ from typing import Any
 
 from dflash_controller.api.types import Spec
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.revisions.revision import Record
+from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.owner_references import owner_reference, ref
 from dflash_controller.planning.state.plan import Apply
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.monitor import pod_monitor
 from dflash_controller.render.policy import network_policy, pod_disruption_budget
 from dflash_controller.render.service import service
 from dflash_controller.render.service_account import service_account
 
 
-def shared_children(situation: Situation, spec: Spec, in_force: Record) -> list[Apply]:
+def shared_children(state: ReconcileState, spec: Spec, in_force: Revision) -> list[Apply]:
     """ServiceAccount first: pods of an unknown one are refused."""
-    key, multi_node = situation.snapshot.key, any(record.resolved.nodes > 1 for record in _running(situation, in_force))
+    key, multi_node = state.snapshot.key, any(record.resolved.nodes > 1 for record in _running(state, in_force))
     manifests = [
         service_account(key.name, key.namespace),
         service(key.name, key.namespace, spec, in_force.resolved.port),
         pod_disruption_budget(key.name, key.namespace),
         network_policy(key.name, key.namespace, multi_node=multi_node),
     ]
-    if "PodMonitor" in situation.snapshot.kinds:
+    if "PodMonitor" in state.snapshot.kinds:
         manifests.append(pod_monitor(key.name, key.namespace))
-    return other_children(situation, manifests)
+    return other_children(state, manifests)
 
 
-def other_children(situation: Situation, manifests: Iterable[Mapping[str, Any]]) -> list[Apply]:
+def other_children(state: ReconcileState, manifests: Iterable[Mapping[str, Any]]) -> list[Apply]:
     """Applies of children that are neither revisions nor workloads, each against the live one where there is one."""
-    live = {(item["kind"], item["metadata"]["name"]): item for item in situation.snapshot.others}
-    return [child(situation.deployment, manifest, live.get((manifest["kind"], manifest["metadata"]["name"]))) for manifest in manifests]
+    live = {(item["kind"], item["metadata"]["name"]): item for item in state.snapshot.others}
+    return [child(state.deployment, manifest, live.get((manifest["kind"], manifest["metadata"]["name"]))) for manifest in manifests]
 
 
 def child(deployment: Object, manifest: Mapping[str, Any], live: Object | None) -> Apply:
@@ -43,5 +43,5 @@ def child(deployment: Object, manifest: Mapping[str, Any], live: Object | None) 
     return Apply(owned, fence=ref(live) if live is not None else None)
 
 
-def _running(situation: Situation, in_force: Record) -> list[Record]:
-    return [record for record in situation.records if record is in_force or situation.pool(record.hash).existing]
+def _running(state: ReconcileState, in_force: Revision) -> list[Revision]:
+    return [record for record in state.records if record is in_force or state.pool(record.hash).existing]

@@ -10,69 +10,76 @@ from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.children.shared import child
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.revision import Origin, Record, State, live_workload, state_annotations, workload_annotation
+from dflash_controller.planning.revisions.revision import (
+    Origin,
+    Revision,
+    RevisionState,
+    live_workload,
+    state_annotations,
+    workload_annotation,
+)
 from dflash_controller.planning.state.owner_references import being_deleted, ref
 from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
-def workload_steps(situation: Situation) -> list[Apply]:
+def workload_steps(state: ReconcileState) -> list[Apply]:
     """One fenced apply per workload that exists or is needed, what shrinks first.
 
     A revision that has pods has a workload, which may have lost the label it is found by: an attempt to make it finds it by its name.
     """
-    live = {revision_of(item): item for item in situation.snapshot.workloads if not being_deleted(item)}
-    records = {record.hash: record for record in situation.records}
-    roles = {record.hash for record in (situation.stable, situation.candidate) if record}
-    unseen = {pool.revision for pool in situation.pools if pool.existing and pool.revision in records} - live.keys()
+    live = {revision_of(item): item for item in state.snapshot.workloads if not being_deleted(item)}
+    records = {record.hash: record for record in state.records}
+    roles = {record.hash for record in (state.stable, state.candidate) if record}
+    unseen = {pool.revision for pool in state.pools if pool.existing and pool.revision in records} - live.keys()
     steps: list[Apply] = []
     for revision in sorted({*live, *roles, *unseen}):
-        item, record, replicas = live.get(revision), records.get(revision), situation.wanted.get(revision, 0)
-        if item is not None and revision not in roles and _deserted(situation, revision):
+        item, record, replicas = live.get(revision), records.get(revision), state.wanted.get(revision, 0)
+        if item is not None and revision not in roles and _deserted(state, revision):
             continue
-        if item is None and (record is None or (replicas == 0 and record != situation.stable and revision not in unseen)):
+        if item is None and (record is None or (replicas == 0 and record != state.stable and revision not in unseen)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
         now = int(item["spec"].get("replicas", 1)) if item else 0
-        apply = child(situation.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
+        apply = child(state.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
         steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
     return sorted(steps, key=lambda step: not step.irreversible)
 
 
-def clean_up(situation: Situation, history_limit: int) -> list[Step]:
+def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
     """Workloads without replicas of revisions that are out of force, then the states and the number of revisions kept."""
-    roles = {record.hash for record in (situation.stable, situation.candidate, situation.failed, situation.pin) if record}
-    in_force = {record.hash for record in (situation.stable, situation.candidate) if record}
+    roles = {record.hash for record in (state.stable, state.candidate, state.failed, state.pin) if record}
+    in_force = {record.hash for record in (state.stable, state.candidate) if record}
     steps: list[Step] = [
         Delete(ref(item))
-        for item in situation.snapshot.workloads
-        if (revision := revision_of(item)) not in in_force and _deserted(situation, revision) and not being_deleted(item)
+        for item in state.snapshot.workloads
+        if (revision := revision_of(item)) not in in_force and _deserted(state, revision) and not being_deleted(item)
     ]
-    steps += [Delete(ref(job)) for job in _spent_jobs(situation)]
-    running = {revision_of(item) for item in situation.snapshot.workloads} | {pool.revision for pool in situation.pools if pool.existing}
-    idle = [record for record in situation.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
+    steps += [Delete(ref(job)) for job in _spent_jobs(state)]
+    running = {revision_of(item) for item in state.snapshot.workloads} | {pool.revision for pool in state.pools if pool.existing}
+    idle = [record for record in state.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
     for record in idle:
-        if record.state is State.STABLE:
-            changes = state_annotations(record, State.RETIRED, situation.context.now, Origin.USER, "Replaced")
+        if record.state is RevisionState.STABLE:
+            changes = state_annotations(record, RevisionState.RETIRED, state.context.now, Origin.USER, "Replaced")
             steps.append(Annotate(ref(record.source), changes))
-    kept = sorted((record for record in idle if record.state is not State.STABLE), key=lambda record: record.number, reverse=True)
+    kept = sorted((record for record in idle if record.state is not RevisionState.STABLE), key=lambda record: record.number, reverse=True)
     return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]
 
 
-def _spent_jobs(situation: Situation) -> list[Object]:
+def _spent_jobs(state: ReconcileState) -> list[Object]:
     """Jobs that fetched weights for a candidate that has got its replica, or is none any more."""
-    candidate = situation.candidate
-    wanted = candidate.hash if candidate is not None and not situation.pool(candidate.hash).wanted else None
-    jobs = [item for item in situation.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
+    candidate = state.candidate
+    wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
+    jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
     return [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
 
 
-def _deserted(situation: Situation, revision: str) -> bool:
-    pool = situation.pool(revision)
+def _deserted(state: ReconcileState, revision: str) -> bool:
+    pool = state.pool(revision)
     return pool.wanted == 0 and pool.existing == 0 and pool.terminating == 0 and pool.settled
 
 
-def _with_record(record: Record) -> Mapping[str, Any]:
+def _with_record(record: Revision) -> Mapping[str, Any]:
     metadata: Object = record.workload["metadata"]
     annotations = {
         **(metadata.get("annotations") or {}),

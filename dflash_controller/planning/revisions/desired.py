@@ -16,11 +16,11 @@ from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.planning.revisions.drafter_health import collapsed, switched_off
-from dflash_controller.planning.revisions.revision import Origin, Record, State
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PendingRevision:
     """A revision that is still to be stored."""
 
     inputs: Mapping[str, Any]
@@ -29,14 +29,14 @@ class Draft:
     resolved: Resolved
 
 
-def stable_record(records: Sequence[Record]) -> Record | None:
+def stable_revision(records: Sequence[Revision]) -> Revision | None:
     """The Stable revision with the highest number: a promotion that was cut short leaves an older one marked Stable too."""
-    return max((record for record in records if record.state is State.STABLE), key=lambda record: record.number, default=None)
+    return max((record for record in records if record.state is RevisionState.STABLE), key=lambda record: record.number, default=None)
 
 
-def wanted_revision(
-    spec: Spec, records: Sequence[Record], resolve: Callable[[Resolved | None], Resolved | list[Problem]]
-) -> Record | Draft | list[Problem]:
+def desired_revision(
+    spec: Spec, records: Sequence[Revision], resolve: Callable[[Resolved | None], Resolved | list[Problem]]
+) -> Revision | PendingRevision | list[Problem]:
     """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
 
     An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
@@ -45,7 +45,7 @@ def wanted_revision(
     for another reason.
     """
     inputs = revision_inputs(spec)
-    stable = stable_record(records)
+    stable = stable_revision(records)
     alike = sorted((record for record in records if record.same_intent(inputs)), key=lambda record: record.number, reverse=True)
     if alike:
         resolved = alike[0].resolved
@@ -55,20 +55,20 @@ def wanted_revision(
         if not isinstance(outcome, Resolved):
             return outcome
         resolved = outcome
-    failed = next((record for record in alike if record.state is State.FAILED and _blames_intent(record)), None)
+    failed = next((record for record in alike if record.state is RevisionState.FAILED and _blames_intent(record)), None)
     if failed is not None and stable is not None and not stable.same_intent(inputs):
         return failed
     speculation = effective_speculation(spec, resolved.trained_block_size, stable)
     same = next((record for record in alike if record.speculation == speculation), None)
-    return same or Draft(inputs, spec.block_size, speculation, resolved)
+    return same or PendingRevision(inputs, spec.block_size, speculation, resolved)
 
 
-def _blames_intent(record: Record) -> bool:
+def _blames_intent(record: Revision) -> bool:
     """What the tuner tried in vain was a block size; a drafter that collapsed does so at every one."""
     return record.origin != Origin.TUNER or collapsed(record)
 
 
-def effective_speculation(spec: Spec, trained_block_size: int, stable: Record | None) -> Speculation:
+def effective_speculation(spec: Spec, trained_block_size: int, stable: Revision | None) -> Speculation:
     """The speculation the spec asks for, given what is in force.
 
     Tuning Off: an explicit ``blockSize`` is law. Advise and Auto: it counts at creation, and whenever it differs from the value

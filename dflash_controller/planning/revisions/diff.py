@@ -1,6 +1,6 @@
 """What a candidate changes, and therefore what it is judged by.
 
-Figures are compared only where the change could not alter them by its nature: acceptance length falls with the block size, and another
+Metrics are compared only where the change could not alter them by its nature: acceptance length falls with the block size, and another
 target is another model altogether.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from dflash_controller.analysis.verdict import Question
+from dflash_controller.analysis.verdict import AnalysisRequest
 from dflash_controller.api.defaults import RolloutPolicy
-from dflash_controller.planning.revisions.revision import Record
+from dflash_controller.planning.revisions.revision import Revision
 
 
 class Part(StrEnum):
@@ -45,7 +45,7 @@ _JUDGED = {
 }
 
 
-def changed(stable: Record, candidate: Record) -> frozenset[Part]:
+def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
     """Empty where only what cannot change performance differs (scheduling, labels, storage, restartId).
 
     A restart of a drafter that is not pinned to a commit may load another drafter: that is a change of drafter.
@@ -65,7 +65,7 @@ def changed(stable: Record, candidate: Record) -> frozenset[Part]:
     return frozenset(parts)
 
 
-def question(policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool, warm_up_s: float) -> Question | None:
+def question(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool, warm_up_s: float) -> AnalysisRequest | None:
     """What the candidate is asked; None where nothing that matters has changed, or every gate is switched off.
 
     Text can be compared while engine and target stay the same: other kernels round otherwise, and another target says something else.
@@ -80,7 +80,7 @@ def question(policy: RolloutPolicy, stable: Record, candidate: Record, *, concur
     text = policy.probe.enabled and parts <= {Part.DRAFTER, Part.BLOCK_SIZE}
     if not gates and not text:
         return None
-    return Question(
+    return AnalysisRequest(
         gates=gates,
         text_gates=text,
         max_mismatch_percent=policy.probe.max_mismatch_percent,
@@ -91,5 +91,5 @@ def question(policy: RolloutPolicy, stable: Record, candidate: Record, *, concur
     )
 
 
-def _written(record: Record, field: str) -> Any:
+def _written(record: Revision, field: str) -> Any:
     return record.inputs.get(field)

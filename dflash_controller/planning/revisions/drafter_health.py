@@ -24,22 +24,22 @@ from dflash_controller.analysis.primary import COLLAPSED
 from dflash_controller.api.conditions import ConditionType, Reason, get_condition
 from dflash_controller.api.speculation import Off, Speculation
 from dflash_controller.engines.protocol import ModelRef
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.planning.revisions.diff import Part, changed
-from dflash_controller.planning.revisions.revision import Record, State
+from dflash_controller.planning.revisions.revision import Revision, RevisionState
 from dflash_controller.tuner.acceptance import mean_length
 
 RECOVERED = 1.6
 """Acceptance length of a long block above which a drafter that had collapsed drafts again."""
 WINDOW_S = 60.0
-"""All stretches that ended so recently count together. One stretch of 60 s that began before the collapse has then left the window before
-two minutes are over."""
+"""All load samples that ended so recently count together. One load sample of 60 s that began before the collapse has then left the window
+before two minutes are over."""
 LOOK_BACK_S = 900.0
-"""Where traffic is thin, older stretches are added until there are enough steps, newest first, but none older than this."""
+"""Where traffic is thin, older load samples are added until there are enough steps, newest first, but none older than this."""
 RECOVERY_S = LOOK_BACK_S
 """A collapse stands for so long at least, and is taken back on all that happened in it: coming back is in no hurry, wavering is a nuisance.
-Stretches of 30 s that scatter by 10 % around 1.5, between the limits, stay 3.5 of their mean's standard deviations below 1.6. After 5 min
-it would be 2, and the condition would turn 30 times a day."""
+Load samples of 30 s that scatter by 10 % around 1.5, between the limits, stay 3.5 of their mean's standard deviations below 1.6. After 5
+min it would be 2, and the condition would turn 30 times a day."""
 TELL_STEPS = 2_000
 """Verify steps it takes to say anything, as a rollout asks for: 17 a second over two minutes. At 1.9 tokens per step they are 12 answers of
 300 tokens. Lengths of single answers scatter by some 20 %, so the mean of 12 is 6 of its standard deviations above 1.3, as logarithms; that
@@ -47,11 +47,11 @@ of one answer (200 steps) would be less than 2."""
 ACT_STEPS = 5_000
 """Verify steps it takes to restart engines: next to length 1, about 20 answers of 250 tokens, as many as a rollout's fast path asks for."""
 _SUSPECT_FLAG = re.compile(r"quant|load-format|kv-cache-dtype")
-_VERDICTS = frozenset({State.STABLE, State.FAILED})
+_VERDICTS = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class DrafterHealth:
     """Condition SpeculationHealthy. ``value`` None: not enough was seen to say."""
 
     value: bool | None
@@ -62,17 +62,17 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Fallback:
     """What shall run in place of a collapsed revision."""
 
     speculation: Speculation
-    record: Record | None = None
+    record: Revision | None = None
     """The revision to go back to; None: the one in force with ``speculation``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Stretches taken together."""
+    """Load samples taken together."""
 
     steps: float
     length: float
@@ -92,17 +92,17 @@ def limits(block: int) -> tuple[float, float]:
 
 
 def judge(
-    stretches: Iterable[Stretch],
+    load_samples: Iterable[LoadSample],
     now_s: float,
-    stable: Record,
-    records: Sequence[Record],
+    stable: Revision,
+    records: Sequence[Revision],
     status: Mapping[str, Any],
     asked_block: int | None,
-) -> Health:
+) -> DrafterHealth:
     """Judge the revision in force.
 
-    ``stretches``: of the last ``LOOK_BACK_S``, of the revision that ``status`` (as last written) calls stable; where that is another one,
-    neither they nor what ``status`` says counts. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked for.
+    ``load_samples``: of the last ``LOOK_BACK_S``, of the revision that ``status`` (as last written) calls stable; where that is another
+    one, neither they nor what ``status`` says counts. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked for.
 
     Without enough traffic what was said of this revision stands: an idle drafter has neither recovered nor collapsed. Where nothing was
     said the answer is Unknown, as everywhere where nothing was measured; it raises no alarm. A switch-off that the user did not ask for
@@ -112,7 +112,7 @@ def judge(
     if isinstance(stable.speculation, Off):
         return _off(stable, records, asked_block)
     ours = status.get("stableRevision") == stable.name
-    seen = [stretch for stretch in stretches if ours and stretch.block > 1 and stretch.steps > 0]
+    seen = [load_sample for load_sample in load_samples if ours and load_sample.block > 1 and load_sample.steps > 0]
     before = get_condition(status.get("conditions") or (), ConditionType.SPECULATION_HEALTHY) if ours else None
     words = _found_before(before, stable)
     pool = _pooled(seen, now_s, TELL_STEPS, WINDOW_S)
@@ -123,20 +123,20 @@ def judge(
     elif pool is None and before is not None and before.get("reason") == Reason.ACCEPTING:
         return _ACCEPTING
     elif pool is None:
-        return Health(None, Reason.NO_TRAFFIC, f"Too little traffic yet to judge the drafter by: it takes {TELL_STEPS} verify steps")
+        return DrafterHealth(None, Reason.NO_TRAFFIC, f"Too little traffic yet to judge the drafter by: it takes {TELL_STEPS} verify steps")
     elif pool.length >= pool.collapsed_below:
         return _ACCEPTING
     else:
         words = _collapse(stable, pool)
     much = _pooled(seen, now_s, ACT_STEPS, WINDOW_S)
     collapsing = pool is not None and pool.length < pool.collapsed_below and much is not None and much.length < much.collapsed_below
-    return Health(False, Reason.DRAFTER_COLLAPSED, words, confirmed=collapsing)
+    return DrafterHealth(False, Reason.DRAFTER_COLLAPSED, words, confirmed=collapsing)
 
 
-_ACCEPTING = Health(True, Reason.ACCEPTING, "The target accepts the drafter's tokens")
+_ACCEPTING = DrafterHealth(True, Reason.ACCEPTING, "The target accepts the drafter's tokens")
 
 
-def remedy(records: Sequence[Record], stable: Record, mode: str, *, may_go_back: bool = True) -> Remedy | None:
+def remedy(records: Sequence[Revision], stable: Revision, mode: str, *, may_go_back: bool = True) -> Fallback | None:
     """What to do about ``stable``, which has collapsed. None: nothing but telling.
 
     Only in ``mode`` Auto. Back to the newest revision that was in force, was not given up since, has the same target (going back must not
@@ -159,53 +159,54 @@ def remedy(records: Sequence[Record], stable: Record, mode: str, *, may_go_back:
     ]
     if healthy:
         back = max(healthy, key=lambda record: record.number)
-        return Remedy(back.speculation, back)
-    given_up = any(
-        record.state is State.FAILED and isinstance(record.speculation, Off) and record.same_intent(stable.inputs) for record in records
+        return Fallback(back.speculation, back)
+    already_failed = any(
+        record.state is RevisionState.FAILED and isinstance(record.speculation, Off) and record.same_intent(stable.inputs)
+        for record in records
     )
-    return None if given_up else Remedy(Off())
+    return None if already_failed else Fallback(Off())
 
 
-def collapsed(record: Record) -> bool:
+def collapsed(record: Revision) -> bool:
     """Once it was in force and was left because its drafter had collapsed, however long ago."""
     return any(entry["reason"] == Reason.DRAFTER_COLLAPSED and entry["outcome"] in _VERDICTS for entry in record.history)
 
 
-def to_be_failed(records: Iterable[Record], stable: Record) -> list[Record]:
+def to_be_failed(records: Iterable[Revision], stable: Revision) -> list[Revision]:
     """Revisions marked as collapsed that were left for ``stable`` and are not Failed yet: the operator ended between two writes."""
     return [
         record
         for record in records
         if record.hash != stable.hash
-        and record.state in (State.STABLE, State.RETIRED)
+        and record.state in (RevisionState.STABLE, RevisionState.RETIRED)
         and (last := _last_verdict(record)) is not None
         and last["reason"] == Reason.DRAFTER_COLLAPSED
     ]
 
 
-def switched_off(record: Record) -> bool:
+def switched_off(record: Revision) -> bool:
     """Speculation was switched off in it because of a collapse, not because somebody or the tuner found that better."""
     return isinstance(record.speculation, Off) and record.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
-def may_draft(stable: Record, records: Iterable[Record]) -> bool:
+def may_draft(stable: Revision, records: Iterable[Revision]) -> bool:
     """Whether the tuner may choose among block sizes: not once the drafter has collapsed, which it then does at every block size."""
     return not switched_off(stable) and not any(collapsed(record) and record.same_intent(stable.inputs) for record in records)
 
 
-def _off(stable: Record, records: Sequence[Record], asked_block: int | None) -> Health:
+def _off(stable: Revision, records: Sequence[Revision], asked_block: int | None) -> DrafterHealth:
     if asked_block == 1 or not switched_off(stable):
-        return Health(True, Reason.SPECULATION_OFF, "The target runs without speculation")
+        return DrafterHealth(True, Reason.SPECULATION_OFF, "The target runs without speculation")
     found = [record for record in records if collapsed(record) and record.same_intent(stable.inputs)]
     blamed = max(found, key=lambda record: record.number).name if found else "an earlier revision"
     message = (
         f"Speculation is switched off because the drafter of {blamed} had collapsed: {_named(stable.resolved.drafter)}. "
         "Set spec.drafter to one that works, change spec.restartId to try it again, or set spec.blockSize to 1 to keep speculation off"
     )
-    return Health(False, Reason.SPECULATION_OFF, message)
+    return DrafterHealth(False, Reason.SPECULATION_OFF, message)
 
 
-def _found_before(before: Mapping[str, Any] | None, stable: Record) -> str | None:
+def _found_before(before: Mapping[str, Any] | None, stable: Revision) -> str | None:
     """The words of a collapse of this very revision that the status shows."""
     if before is None or before.get("reason") != Reason.DRAFTER_COLLAPSED:
         return None
@@ -221,26 +222,26 @@ def _since_s(before: Mapping[str, Any]) -> float:
         return 0.0
 
 
-def _pooled(seen: Sequence[Stretch], now_s: float, least_steps: int, window_s: float) -> _Pool | None:
-    """The stretches of a window together, sums before quotients, and older ones where they are fewer than ``least_steps`` verify steps.
+def _pooled(seen: Sequence[LoadSample], now_s: float, least_steps: int, window_s: float) -> _Pool | None:
+    """The load samples of a window together, sums before quotients, and older ones where they are fewer than ``least_steps`` verify steps.
 
     None where these do not suffice either.
     """
     steps = committed = low = high = 0.0
-    for stretch in sorted(seen, key=lambda stretch: stretch.at_s, reverse=True):
-        age_s = now_s - stretch.at_s
+    for load_sample in sorted(seen, key=lambda load_sample: load_sample.at_s, reverse=True):
+        age_s = now_s - load_sample.at_s
         if age_s >= LOOK_BACK_S or (age_s >= window_s and steps >= least_steps):
             break
         # Under an engine's schedule the block moves with the load, and the limits with it.
-        below, above = limits(stretch.block)
-        steps += stretch.steps
-        committed += stretch.committed
-        low += below * stretch.steps
-        high += above * stretch.steps
+        below, above = limits(load_sample.block)
+        steps += load_sample.steps
+        committed += load_sample.committed
+        low += below * load_sample.steps
+        high += above * load_sample.steps
     return _Pool(steps, committed / steps, low / steps, high / steps) if steps >= least_steps else None
 
 
-def _collapse(stable: Record, pool: _Pool) -> str:
+def _collapse(stable: Revision, pool: _Pool) -> str:
     found = (
         f"{stable.name}: {pool.length:.2f} tokens per verify step over {float(f'{pool.steps:.2g}'):.0f} steps "
         f"at block size {stable.speculation.label()}; below {pool.collapsed_below:.2f} the drafter has collapsed"
@@ -248,7 +249,7 @@ def _collapse(stable: Record, pool: _Pool) -> str:
     return f"{found}. Likely causes: {'; '.join(_causes(stable))}"
 
 
-def _causes(stable: Record) -> list[str]:
+def _causes(stable: Revision) -> list[str]:
     """What is known of the revision, in the order in which it is worth looking at."""
     resolved, causes = stable.resolved, []
     if flags := [flag for flag in (*resolved.recommended_args, *resolved.extra_args) if _SUSPECT_FLAG.search(flag)]:
@@ -271,20 +272,20 @@ def _named(model: ModelRef) -> str:
     return f"{model.model}@{revision[:12] if model.pinned else revision}"
 
 
-def _last_verdict(record: Record) -> Mapping[str, str] | None:
+def _last_verdict(record: Revision) -> Mapping[str, str] | None:
     return next((entry for entry in reversed(record.history) if entry["outcome"] in _VERDICTS), None)
 
 
-def _was_healthy(record: Record) -> bool:
+def _was_healthy(record: Revision) -> bool:
     """It was in force, and was not given up after that."""
-    if record.state in (State.FAILED, State.CANDIDATE):
+    if record.state in (RevisionState.FAILED, RevisionState.CANDIDATE):
         return False
     last = _last_verdict(record)
     if last is None:
-        return record.state in (State.STABLE, State.RETIRED)
-    return last["outcome"] == State.STABLE
+        return record.state in (RevisionState.STABLE, RevisionState.RETIRED)
+    return last["outcome"] == RevisionState.STABLE
 
 
-def _alike(one: Record, other: Record) -> bool:
+def _alike(one: Revision, other: Revision) -> bool:
     """The same drafter, as it is named, in the same engine: where one collapses, the other does."""
     return one.resolved.drafter == other.resolved.drafter and Part.ENGINE not in changed(one, other)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.revisions.revision import Record
+from dflash_controller.planning.revisions.revision import Revision
 
 OPERATIONS = {"promote": names.ANNOTATION_PROMOTE, "abort": names.ANNOTATION_ABORT}
 
@@ -20,12 +20,12 @@ def standing(deployment: Object, revision: str) -> tuple[str, ...]:
     return tuple(sorted(operation for operation, key in OPERATIONS.items() if annotations.get(key) == revision))
 
 
-def asked(deployment: Object, candidate: Record) -> tuple[str, ...]:
+def asked(deployment: Object, candidate: Revision) -> tuple[str, ...]:
     """The operations that concern this trial: an annotation left over from an earlier trial of the same revision does not."""
     return tuple(operation for operation in standing(deployment, candidate.name) if operation not in candidate.trial.disregards)
 
 
-def pinned(deployment: Object, records: Sequence[Record]) -> Record | None:
+def pinned(deployment: Object, records: Sequence[Revision]) -> Revision | None:
     """The revision that shall run whatever the spec asks for."""
     name = pin(deployment)
     return next((record for record in records if record.name == name), None)
@@ -37,6 +37,6 @@ def pin(deployment: Object) -> str | None:
     return name
 
 
-def remedy(candidate: Record) -> str:
+def remedy(candidate: Revision) -> str:
     """How a person decides."""
     return f"Decide with kubectl annotate: {names.ANNOTATION_PROMOTE}={candidate.name}, or {names.ANNOTATION_ABORT}={candidate.name}"

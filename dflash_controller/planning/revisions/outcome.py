@@ -10,7 +10,7 @@ from typing import Any
 from dflash_controller.analysis.verdict import MetricVerdict
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.probe import ProbeRequest
-from dflash_controller.planning.revisions.revision import State
+from dflash_controller.planning.revisions.revision import RevisionState
 from dflash_controller.planning.revisions.trial_state import Trial
 
 
@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class CandidateOutcome:
     """``message`` is for people. ``trial`` is what to remember from now on."""
 
     phase: Phase
@@ -40,7 +40,7 @@ class Ruling:
     trial: Trial
     tried: bool = True
     """The candidate gets its one replica."""
-    end: State | None = None
+    end: RevisionState | None = None
     """STABLE: it is promoted. FAILED: it is given up. None: the trial goes on."""
     stalls: bool = False
     """Only a human can decide."""
@@ -48,4 +48,4 @@ class Ruling:
     probe: ProbeRequest | None = None
     jobs: tuple[Mapping[str, Any], ...] = ()
     """Jobs that must exist: they fetch the candidate's weights."""
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None

@@ -31,7 +31,7 @@ HISTORY_ENTRIES = 20
 HISTORY_BYTES = 8 * 1024
 
 
-class State(StrEnum):
+class RevisionState(StrEnum):
     """Where a revision stands. Promotion to Stable is a single write."""
 
     CANDIDATE = "Candidate"
@@ -52,12 +52,12 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Revision:
     """One revision. ``hash`` is the part of its name that follows the deployment's."""
 
     hash: str
     number: int
-    state: State
+    state: RevisionState
     inputs: Mapping[str, Any]
     block_size_as_written: int | None
     speculation: Speculation
@@ -77,7 +77,7 @@ class Record:
     @property
     def asked(self) -> Mapping[str, str]:
         """The entry of the history that last made it a candidate; empty where none is kept."""
-        return next((entry for entry in reversed(self.history) if entry["outcome"] == State.CANDIDATE), {})
+        return next((entry for entry in reversed(self.history) if entry["outcome"] == RevisionState.CANDIDATE), {})
 
     @property
     def origin(self) -> str | None:
@@ -89,17 +89,17 @@ class Record:
         return canonical(self.inputs) == canonical(inputs)
 
 
-def read(revision: Object) -> Record | None:
+def read(revision: Object) -> Revision | None:
     """The record in a ControllerRevision; None where it is not one of ours (written by a newer format, or damaged)."""
     data, metadata = revision.get("data") or {}, revision["metadata"]
     annotations = metadata.get("annotations") or {}
     try:
         if data["format"] > FORMAT:
             return None
-        return Record(
+        return Revision(
             hash=revision_of(revision),
             number=int(revision.get("revision", 0)),
-            state=State(annotations.get(names.ANNOTATION_STATE, State.SUPERSEDED)),
+            state=RevisionState(annotations.get(names.ANNOTATION_STATE, RevisionState.SUPERSEDED)),
             inputs=data["inputs"],
             block_size_as_written=data.get("blockSize"),
             speculation=parse_speculation(data["speculation"]),
@@ -155,7 +155,7 @@ def manifest(
     revision: str,
     number: int,
     content: Mapping[str, Any],
-    state: State,
+    state: RevisionState,
     history: Sequence[Mapping[str, str]],
     trial: Trial,
 ) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def manifest(
     }
 
 
-def state_annotations(record: Record, state: State, now: datetime, origin: Origin, reason: str) -> dict[str, str]:
+def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str) -> dict[str, str]:
     """Annotations that move a revision to a state and remember that they did."""
     entry = history_entry(now, origin, state, reason)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
 
 
-def history_entry(now: datetime, origin: Origin, outcome: State, reason: str) -> dict[str, str]:
+def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str) -> dict[str, str]:
     """One line of a revision's history."""
     return {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
 

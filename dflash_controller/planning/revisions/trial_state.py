@@ -12,7 +12,7 @@ from dflash_controller.api.conditions import Reason, shorten, timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TrialFailure:
     """Why a candidate failed, in words that need no metrics any more."""
 
     reason: Reason
@@ -33,14 +33,14 @@ class Trial:
     """All replicas were scaled away in the middle of it."""
     without_surge: bool = False
     """No accelerators were free for a replica above ``spec.replicas``."""
-    finding: Finding | None = None
+    finding: TrialFailure | None = None
     disregards: tuple[str, ...] = ()
     """Operations (promote, abort) whose annotation stood already when the trial began: they were meant for an earlier one."""
 
     @property
-    def told(self) -> Finding:
+    def told(self) -> TrialFailure:
         """The finding, also of one that was lost."""
-        return self.finding or Finding(Reason.ROLLED_BACK, "It was given up")
+        return self.finding or TrialFailure(Reason.ROLLED_BACK, "It was given up")
 
     def to_json(self) -> str:
         """Only what differs from a trial that has just begun."""
@@ -67,7 +67,7 @@ class Trial:
                 alone=bool(data.get("alone")),
                 interrupted=bool(data.get("interrupted")),
                 without_surge=bool(data.get("withoutSurge")),
-                finding=Finding(Reason(finding["reason"]), str(finding["message"])) if finding else None,
+                finding=TrialFailure(Reason(finding["reason"]), str(finding["message"])) if finding else None,
                 disregards=tuple(str(name) for name in data.get("disregards", ())),
             )
         except (AttributeError, KeyError, TypeError, ValueError):

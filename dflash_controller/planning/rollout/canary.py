@@ -11,53 +11,53 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dflash_controller.analysis.judge import judge
-from dflash_controller.analysis.verdict import Decision, Judgement, Question
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy, effective_tuning
 from dflash_controller.api.types import Spec
 from dflash_controller.model.counters import Evidence
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.diff import changed, question
-from dflash_controller.planning.revisions.outcome import Phase, Ruling
-from dflash_controller.planning.revisions.revision import Origin, Record, State
-from dflash_controller.planning.revisions.trial_state import Finding, Trial
+from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.maintenance_window import opening
 from dflash_controller.planning.rollout.preparation import prepare
-from dflash_controller.planning.rollout.probe import paired_runs, probe_pending, probe_wanted
-from dflash_controller.planning.rollout.surge import SURGE_PATIENCE_S, unschedulable_s
-from dflash_controller.planning.rollout.transitions import cures
-from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, trouble
-from dflash_controller.planning.state.reconcile_state import Situation
-from dflash_controller.tuner.prediction import promise
+from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
+from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
+from dflash_controller.planning.rollout.transitions import reverts_failure
+from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
+from dflash_controller.planning.state.reconcile_state import ReconcileState
+from dflash_controller.tuner.prediction import predict
 
-LOOK_AGAIN_S = 60.0
+REQUEUE_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CanaryCase:
     """The candidate before the one who rules."""
 
-    situation: Situation
+    state: ReconcileState
     spec: Spec
     policy: RolloutPolicy
-    stable: Record
-    candidate: Record
+    stable: Revision
+    candidate: Revision
     trial: Trial
 
     @property
     def now(self) -> datetime:
-        return self.situation.context.now
+        return self.state.context.now
 
     @property
     def begun(self) -> bool:
         """Some replica was taken for it already."""
-        pool = self.situation.pool(self.candidate.hash)
+        pool = self.state.pool(self.candidate.hash)
         return pool.wanted > 0 or pool.existing > 0
 
     @property
     def concurrent(self) -> bool:
         """Stable keeps serving beside it."""
-        return self.situation.budget.replicas > 1 or self.situation.budget.max_surge > 0
+        return self.state.budget.replicas > 1 or self.state.budget.max_surge > 0
 
     @property
     def by_tuner(self) -> bool:
@@ -65,13 +65,13 @@ class Case:
         return self.candidate.origin == Origin.TUNER
 
     @property
-    def question(self) -> Question | None:
-        context, stable = self.situation.context, self.stable
+    def question(self) -> AnalysisRequest | None:
+        context, stable = self.state.context, self.stable
         asked = question(self.policy, stable, self.candidate, concurrent=self.concurrent, warm_up_s=context.warm_up_s)
         if asked is None or not self.by_tuner:
             return asked
         resolved = stable.resolved
-        promised = promise(
+        promised = predict(
             context.tuning.learned,
             stable.speculation,
             self.candidate.speculation,
@@ -80,90 +80,90 @@ class Case:
         )
         return replace(asked, promise=promised)
 
-    def rule(self, phase: Phase, reason: Reason, message: str, **more: Any) -> Ruling:
-        return Ruling(phase, reason, message, **{"trial": self.trial, **more})
+    def rule(self, phase: Phase, reason: Reason, message: str, **more: Any) -> CandidateOutcome:
+        return CandidateOutcome(phase, reason, message, **{"trial": self.trial, **more})
 
-    def promoted(self, reason: Reason, message: str, **more: Any) -> Ruling:
-        return self.rule(Phase.PROGRESSING, reason, message, end=State.STABLE, **more)
+    def promoted(self, reason: Reason, message: str, **more: Any) -> CandidateOutcome:
+        return self.rule(Phase.PROGRESSING, reason, message, end=RevisionState.STABLE, **more)
 
-    def failed(self, reason: Reason, message: str, **more: Any) -> Ruling:
-        """Given up, or held for a human where the spec says so; either way the finding outlives its figures."""
+    def fail_or_hold(self, reason: Reason, message: str, **more: Any) -> CandidateOutcome:
+        """Given up, or held for a human where the spec says so; either way the finding outlives its metrics."""
         if self.policy.automatic_rollback or self.by_tuner:
-            return self.given_up(reason, message, **more)
-        trial = replace(self.trial, finding=Finding(reason, message))
+            return self.fail(reason, message, **more)
+        trial = replace(self.trial, finding=TrialFailure(reason, message))
         message = f"{message}. {operations.remedy(self.candidate)}"
         return self.rule(Phase.HELD, reason, message, trial=trial, stalls=True, **more)
 
-    def given_up(self, reason: Reason, message: str, **more: Any) -> Ruling:
-        trial = replace(self.trial, finding=Finding(reason, message))
-        return self.rule(Phase.ROLLING_BACK, reason, message, **{**more, "trial": trial, "end": State.FAILED})
+    def fail(self, reason: Reason, message: str, **more: Any) -> CandidateOutcome:
+        trial = replace(self.trial, finding=TrialFailure(reason, message))
+        return self.rule(Phase.ROLLING_BACK, reason, message, **{**more, "trial": trial, "end": RevisionState.FAILED})
 
 
-def rule(situation: Situation, spec: Spec, policy: RolloutPolicy) -> Ruling:
-    """Rule on the situation's candidate. There is a stable revision."""
-    stable, candidate = situation.stable, situation.candidate
+def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome:
+    """Rule on the state's candidate. There is a stable revision."""
+    stable, candidate = state.stable, state.candidate
     if stable is None or candidate is None:
         raise ValueError("nothing to rule on without a stable revision and a candidate")
-    standing = operations.standing(situation.deployment, candidate.name)
+    standing = operations.standing(state.deployment, candidate.name)
     trial = replace(candidate.trial, disregards=tuple(name for name in candidate.trial.disregards if name in standing))
-    if trial.served_at is not None and trial.served_at > situation.context.now:
+    if trial.served_at is not None and trial.served_at > state.context.now:
         # Damaged by hand, or written by a clock that was wrong: the trial begins anew.
         trial = replace(trial, served_at=None)
-    case = Case(situation, spec, policy, stable, candidate, trial)
-    asked = operations.asked(situation.deployment, candidate)
+    case = CanaryCase(state, spec, policy, stable, candidate, trial)
+    asked = operations.asked(state.deployment, candidate)
     if "abort" in asked:
-        return case.given_up(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
-    if "promote" in asked or situation.pin is not None:
+        return case.fail(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
+    if "promote" in asked or state.pin is not None:
         return _by_hand(case)
     # Replicas of one that was in force before may be left from then: they are no trial.
-    on_trial = case.begun and not any(entry["outcome"] == State.STABLE for entry in candidate.history)
-    if situation.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
+    on_trial = case.begun and not any(entry["outcome"] == RevisionState.STABLE for entry in candidate.history)
+    if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
         # Scaling down for the night must not pass a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
         trial = replace(trial, served_at=None, interrupted=True)
         return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
-    if situation.budget.replicas == 0 and not policy.paused:
+    if state.budget.replicas == 0 and not policy.paused:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
     if trial.finding is not None:
-        return case.failed(trial.finding.reason, trial.finding.message)
-    if cures(candidate) and situation.pool(candidate.hash).serving:
+        return case.fail_or_hold(trial.finding.reason, trial.finding.message)
+    if reverts_failure(candidate) and state.pool(candidate.hash).serving:
         return case.promoted(Reason.NOT_COMPARED, f"it serves, and the drafter of {stable.name} has collapsed")
     if policy.paused and not case.begun:
         return case.rule(Phase.PAUSED, Reason.PAUSED, "spec.rollout.paused is true: nothing is begun", tried=False)
-    ruling = _on_trial(case) if case.begun else _before(case)
-    if policy.paused and ruling.end is not State.FAILED and ruling.phase is not Phase.HELD:
+    outcome = _on_trial(case) if case.begun else _before(case)
+    if policy.paused and outcome.end is not RevisionState.FAILED and outcome.phase is not Phase.HELD:
         message = "spec.rollout.paused is true: the rollout stays where it is"
-        return replace(ruling, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
-    return ruling
+        return replace(outcome, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
+    return outcome
 
 
-def _by_hand(case: Case) -> Ruling:
+def _by_hand(case: CanaryCase) -> CandidateOutcome:
     """A human has decided; all that is waited for is one replica that serves, so that stable is not left for nothing."""
-    word, reason = ("pin", Reason.PINNED) if case.situation.pin else ("promote", Reason.PROMOTED_BY_HAND)
-    if case.situation.pool(case.candidate.hash).serving or case.situation.budget.replicas == 0:
+    word, reason = ("pin", Reason.PINNED) if case.state.pin else ("promote", Reason.PROMOTED_BY_HAND)
+    if case.state.pool(case.candidate.hash).serving or case.state.budget.replicas == 0:
         return case.promoted(reason, f"the annotation serving.dflash.io/{word} names it")
-    found = trouble(case.situation, case.candidate.hash)
+    found = pod_failure(case.state, case.candidate.hash)
     message = f"The annotation serving.dflash.io/{word} names {case.candidate.name}; waiting for one replica to serve"
     return case.rule(Phase.CANARY, found.reason if found else reason, f"{message}. {found.message}" if found else message)
 
 
-def _before(case: Case) -> Ruling:
+def _before(case: CanaryCase) -> CandidateOutcome:
     """No replica was taken for it yet."""
-    if case.trial.without_surge and case.situation.budget.max_unavailable == 0:
+    if case.trial.without_surge and case.state.budget.max_unavailable == 0:
         return _no_room(case)
     if window := case.policy.window:
         found = opening(window, case.now)
         if not found.open:
             when = f"it opens {found.changes_at:%Y-%m-%d %H:%M} UTC" if found.changes_at else "it never opens"
-            seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else LOOK_AGAIN_S
+            seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else REQUEUE_AFTER_S
             return case.rule(
                 Phase.PREPARING,
                 Reason.OUTSIDE_WINDOW,
                 f"{case.candidate.name} waits for spec.rollout.window: {when}",
                 tried=False,
-                look_again_s=max(1.0, seconds),
+                requeue_after_s=max(1.0, seconds),
             )
-    if waiting := prepare(case.situation, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
+    if waiting := prepare(case.state, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
         return case.rule(
             Phase.HELD if waiting.stalls else Phase.PREPARING,
             waiting.reason,
@@ -172,15 +172,15 @@ def _before(case: Case) -> Ruling:
             stalls=waiting.stalls,
             probe=waiting.probe,
             jobs=waiting.jobs,
-            look_again_s=LOOK_AGAIN_S,
+            requeue_after_s=REQUEUE_AFTER_S,
         )
     trial = replace(case.trial, alone=_serves_nobody(case), interrupted=False)
     return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=trial)
 
 
-def _on_trial(case: Case) -> Ruling:
-    situation, candidate, trial = case.situation, case.candidate, case.trial
-    pool = situation.pool(candidate.hash)
+def _on_trial(case: CanaryCase) -> CandidateOutcome:
+    state, candidate, trial = case.state, case.candidate, case.trial
+    pool = state.pool(candidate.hash)
     if trial.served_at is None:
         if not pool.serving:
             return _starting(case)
@@ -198,40 +198,40 @@ def _on_trial(case: Case) -> Ruling:
     return _judged(case, asked)
 
 
-def _judged(case: Case, asked: Question) -> Ruling:
-    context, candidate, trial = case.situation.context, case.candidate, case.trial
+def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
+    context, candidate, trial = case.state.context, case.candidate, case.trial
     evidence = Evidence(
         candidate=context.traces.get(candidate.hash, ()),
         stable=context.traces.get(case.stable.hash, ()),
         probe=paired_runs(case.policy, case.stable, candidate, concurrent=case.concurrent),
         candidate_restarts=max(0, _restarts(case) - trial.restarts),
-        trouble=context.metrics_trouble,
+        failure=context.metrics_failure,
     )
-    serving = case.situation.pool(candidate.hash).serving > 0
-    found = None if serving else trouble(case.situation, candidate.hash)
+    serving = case.state.pool(candidate.hash).serving > 0
+    found = None if serving else pod_failure(case.state, candidate.hash)
     judgement = judge(asked, evidence, case.now.timestamp())
     more: dict[str, Any] = {"verdicts": judgement.verdicts}
     pending = asked.text_gates and probe_pending(case.policy, case.stable, candidate, concurrent=case.concurrent)
-    if judgement.decision is Decision.PROMOTE and (not serving or (pending and not context.probe_error)):
-        judgement = replace(judgement, decision=Decision.CONTINUE, reason=Reason.ANALYZING)
-    if judgement.decision is Decision.PROMOTE:
+    if judgement.decision is AnalysisDecision.PROMOTE and (not serving or (pending and not context.probe_error)):
+        judgement = replace(judgement, decision=AnalysisDecision.CONTINUE, reason=Reason.ANALYZING)
+    if judgement.decision is AnalysisDecision.PROMOTE:
         return case.promoted(judgement.reason, judgement.message, **more)
-    if judgement.decision is Decision.FAIL:
-        return case.failed(judgement.reason, judgement.message, **more)
-    if found is not None and found.hopeless and found.reason is Reason.ENGINE_FAILING:
-        return case.failed(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
+    if judgement.decision is AnalysisDecision.FAIL:
+        return case.fail_or_hold(judgement.reason, judgement.message, **more)
+    if found is not None and found.terminal and found.reason is Reason.ENGINE_FAILING:
+        return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
     left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
     intervals = [gate.interval_s for gate in asked.gates.values()]
     more |= {
-        "probe": probe_wanted(case.situation, case.policy, case.stable, candidate, concurrent=case.concurrent),
-        "look_again_s": max(1.0, min([LOOK_AGAIN_S, *intervals])),
+        "probe": probe_needed(case.state, case.policy, case.stable, candidate, concurrent=case.concurrent),
+        "requeue_after_s": max(1.0, min([REQUEUE_AFTER_S, *intervals])),
     }
     if left_s <= 0:
         return _overdue(case, judgement, more, serving=serving)
-    if judgement.decision is Decision.HOLD and case.by_tuner:
-        return case.given_up(judgement.reason, judgement.message, **more)
-    if judgement.decision is Decision.HOLD:
+    if judgement.decision is AnalysisDecision.HOLD and case.by_tuner:
+        return case.fail(judgement.reason, judgement.message, **more)
+    if judgement.decision is AnalysisDecision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
     due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
     until = f"a verdict is due by {due:%Y-%m-%d %H:%M} UTC"
@@ -242,48 +242,48 @@ def _judged(case: Case, asked: Question) -> Ruling:
     return case.rule(Phase.ANALYZING, judgement.reason, f"{candidate.name} serves and is compared with {case.stable.name}; {until}", **more)
 
 
-def _overdue(case: Case, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> Ruling:
+def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> CandidateOutcome:
     late = f"no verdict within spec.rollout.deadline: {judgement.message}"
     if case.by_tuner:
-        return case.given_up(Reason.INCONCLUSIVE, late, **more)
+        return case.fail(Reason.INCONCLUSIVE, late, **more)
     match case.policy.on_inconclusive:
         case "Promote" if serving:
             return case.promoted(Reason.INCONCLUSIVE, f"{late}; spec.rollout.onInconclusive is Promote", **more)
         case "Rollback":
-            return case.given_up(Reason.INCONCLUSIVE, late, **more)
+            return case.fail(Reason.INCONCLUSIVE, late, **more)
         case _:
             message = f"{case.candidate.name}: {late}. {operations.remedy(case.candidate)}"
-            return case.rule(Phase.HELD, Reason.HELD_PAST_DEADLINE, message, stalls=True, **more)
+            return case.rule(Phase.HELD, Reason.ANALYSIS_DEADLINE_EXCEEDED, message, stalls=True, **more)
 
 
-def _starting(case: Case) -> Ruling:
+def _starting(case: CanaryCase) -> CandidateOutcome:
     """One replica was taken for it and does not serve yet."""
-    situation, candidate = case.situation, case.candidate
-    found = trouble(situation, candidate.hash)
-    waited_s = unschedulable_s(situation, candidate.hash)
-    if situation.budget.max_surge and waited_s >= SURGE_PATIENCE_S:
+    state, candidate = case.state, case.candidate
+    found = pod_failure(state, candidate.hash)
+    waited_s = unschedulable_s(state, candidate.hash)
+    if state.budget.max_surge and waited_s >= SURGE_TIMEOUT_S:
         without = replace(case, trial=replace(case.trial, without_surge=True))
-        if situation.budget.max_unavailable == 0:
+        if state.budget.max_unavailable == 0:
             return _no_room(without)
         return without.rule(Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it takes the place of a replica")
-    if found and found.hopeless and found.reason is Reason.ENGINE_FAILING:
-        return case.failed(found.reason, f"{candidate.name} does not start. {found.message}")
-    if deadline_exceeded(situation, candidate.hash):
+    if found and found.terminal and found.reason is Reason.ENGINE_FAILING:
+        return case.fail_or_hold(found.reason, f"{candidate.name} does not start. {found.message}")
+    if deadline_exceeded(state, candidate.hash):
         why = f". {found.message}" if found else ""
-        return case.failed(
+        return case.fail_or_hold(
             found.reason if found else Reason.ENGINE_FAILING, f"{candidate.name} did not serve within its start-up budget{why}"
         )
     message = f"Waiting for one replica of {candidate.name} to serve"
-    patience = SURGE_PATIENCE_S - waited_s if situation.budget.max_surge else LOOK_AGAIN_S
+    failure_threshold = SURGE_TIMEOUT_S - waited_s if state.budget.max_surge else REQUEUE_AFTER_S
     return case.rule(
         Phase.CANARY,
         found.reason if found else Reason.STARTING,
         f"{message}. {found.message}" if found else message,
-        look_again_s=max(1.0, patience),
+        requeue_after_s=max(1.0, failure_threshold),
     )
 
 
-def _no_room(case: Case) -> Ruling:
+def _no_room(case: CanaryCase) -> CandidateOutcome:
     message = (
         f"No node takes a replica of {case.candidate.name} above spec.replicas, and spec.rollout.maxUnavailable 0 allows no other way. "
         f"Free accelerators and change spec.restartId, or set spec.rollout.maxUnavailable to 1"
@@ -291,11 +291,11 @@ def _no_room(case: Case) -> Ruling:
     return case.rule(Phase.HELD, Reason.INSUFFICIENT_ACCELERATORS, message, tried=False, stalls=True)
 
 
-def _restarts(case: Case) -> int:
-    return sum(pod.restarts for pod in case.situation.pods(case.candidate.hash))
+def _restarts(case: CanaryCase) -> int:
+    return sum(pod.restarts for pod in case.state.pods(case.candidate.hash))
 
 
-def _serves_nobody(case: Case) -> bool:
+def _serves_nobody(case: CanaryCase) -> bool:
     """Stable is broken, not merely loading: every pod it has fails, and it should have some."""
-    pods = case.situation.pods(case.stable.hash)
-    return case.situation.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)
+    pods = case.state.pods(case.stable.hash)
+    return case.state.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from dflash_controller.api.defaults import Window
+from dflash_controller.api.defaults import MaintenanceWindow
 
 LOOK_AHEAD_STARTS = 1000
 """Starts looked at to find the end of an open window whose next start comes before it: more than two years of daily ones."""
@@ -32,7 +32,7 @@ class Opening:
     changes_at: datetime | None
 
 
-def opening(window: Window, now: datetime) -> Opening:
+def opening(window: MaintenanceWindow, now: datetime) -> Opening:
     """The state of the window at ``now`` (with a time zone). The start belongs to the window, the end does not.
 
     A schedule that names no day there is never opens; ``api.validation.window_problems`` tells its author. Raises what ZoneInfo
@@ -46,7 +46,7 @@ def opening(window: Window, now: datetime) -> Opening:
     return Opening(open=True, changes_at=_end(first + length, starts, length))
 
 
-def _starts(window: Window, after: datetime) -> Iterator[datetime]:
+def _starts(window: MaintenanceWindow, after: datetime) -> Iterator[datetime]:
     """Every start later than ``after``, in order and in UTC: datetimes of one time zone would be compared by the wall clock."""
     try:
         found = CronSim(window.schedule, after.astimezone(ZoneInfo(window.time_zone)))

@@ -11,10 +11,10 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.types import Spec
 from dflash_controller.model.probe import ProbeRequest
-from dflash_controller.planning.revisions.revision import Record
-from dflash_controller.planning.rollout.probe import reference_wanted
-from dflash_controller.planning.state.prefetch_progress import State, progress
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.rollout.probe import reference_needed
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, progress
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.prefetch import prefetch_jobs
 
 
@@ -30,28 +30,28 @@ class Waiting:
 
 
 def prepare(
-    situation: Situation, spec: Spec, policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool
+    state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
 ) -> Waiting | None:
     """None when a replica may be taken."""
-    jobs = _jobs(situation, spec, stable, candidate)
-    found = progress(jobs, situation.snapshot.others, situation.snapshot.pods)
-    if found.state is State.FAILED:
+    jobs = _jobs(state, spec, stable, candidate)
+    found = progress(jobs, state.snapshot.others, state.snapshot.pods)
+    if found.state is PrefetchState.FAILED:
         return Waiting(Reason.PREFETCH_FAILED, found.message, stalls=True, jobs=tuple(jobs))
-    if found.state is State.RUNNING:
+    if found.state is PrefetchState.RUNNING:
         return Waiting(Reason.PREFETCHING, found.message, jobs=tuple(jobs))
-    if not concurrent and (request := reference_wanted(situation, policy, stable)):
+    if not concurrent and (request := reference_needed(state, policy, stable)):
         message = f"{stable.name} answers the probe's prompts before it stops, to compare {candidate.name} with"
         return Waiting(Reason.TAKING_REFERENCE, message, probe=request)
     return None
 
 
-def _jobs(situation: Situation, spec: Spec, stable: Record, candidate: Record) -> list[Mapping[str, Any]]:
+def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> list[Mapping[str, Any]]:
     """None where the nodes hold the weights already: the same models from the same place."""
     before, after = stable.resolved, candidate.resolved
     same_place = stable.inputs.get("storage") == candidate.inputs.get("storage")
     if same_place and (before.target, before.drafter) == (after.target, after.drafter):
         return []
-    key = situation.snapshot.key
+    key = state.snapshot.key
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
-    nodes = sorted({pod.node for pod in situation.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
+    nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
     return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes))

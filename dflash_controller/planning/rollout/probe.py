@@ -6,11 +6,11 @@ from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.probe import Endpoint, ProbeRequest, prompts_name
 from dflash_controller.planning.replicas.count import engines
-from dflash_controller.planning.revisions.revision import Record
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
-def paired_runs(policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool) -> tuple[ProbeRun, ProbeRun] | None:
+def paired_runs(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool) -> tuple[ProbeRun, ProbeRun] | None:
     """The candidate's answers and those to compare them with. Where both serve, only answers given side by side count."""
     wanted = prompts_name(policy.probe.prompts, policy.probe.max_tokens)
     tried, reference = candidate.probe, stable.probe
@@ -21,50 +21,50 @@ def paired_runs(policy: RolloutPolicy, stable: Record, candidate: Record, *, con
     return tried, reference
 
 
-def probe_pending(policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool) -> bool:
+def probe_pending(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool) -> bool:
     """The texts can still be compared: there is, or will be, something to compare the candidate's answers with."""
     comparable = concurrent or stable.probe is not None
     return policy.probe.enabled and comparable and paired_runs(policy, stable, candidate, concurrent=concurrent) is None
 
 
-def probe_wanted(
-    situation: Situation, policy: RolloutPolicy, stable: Record, candidate: Record, *, concurrent: bool
+def probe_needed(
+    state: ReconcileState, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
 ) -> ProbeRequest | None:
     """Ask the candidate once it is warm, and stable beside it; None when all has been answered, or nobody can be asked now."""
     if not policy.probe.enabled or paired_runs(policy, stable, candidate, concurrent=concurrent):
         return None
-    context = situation.context
+    context = state.context
     warm = [
         pod
-        for pod in engines(situation.snapshot.pods)
+        for pod in engines(state.snapshot.pods)
         if pod.revision == candidate.hash
         and pod.serving
         and pod.ready_since is not None
         and (context.now - pod.ready_since).total_seconds() >= context.warm_up_s
     ]
-    asked = _endpoint(situation, candidate, [pod.name for pod in warm])
-    reference = _endpoint(situation, stable)
+    asked = _endpoint(state, candidate, [pod.name for pod in warm])
+    reference = _endpoint(state, stable)
     if asked is None or (concurrent and reference is None):
         return None
     if not concurrent and stable.probe is None:
         return None
-    return _request(situation, policy, candidate=asked, reference=reference if concurrent else None)
+    return _request(state, policy, candidate=asked, reference=reference if concurrent else None)
 
 
-def reference_wanted(situation: Situation, policy: RolloutPolicy, stable: Record) -> ProbeRequest | None:
+def reference_needed(state: ReconcileState, policy: RolloutPolicy, stable: Revision) -> ProbeRequest | None:
     """Stable's answers, to be kept for a candidate that cannot serve beside it; None when they are there, or cannot be had."""
     wanted = prompts_name(policy.probe.prompts, policy.probe.max_tokens)
     known = stable.probe is not None and stable.probe.prompts == wanted
-    asked = _endpoint(situation, stable)
-    if not policy.probe.enabled or known or asked is None or situation.context.probe_error:
+    asked = _endpoint(state, stable)
+    if not policy.probe.enabled or known or asked is None or state.context.probe_error:
         return None
-    return _request(situation, policy, candidate=None, reference=asked)
+    return _request(state, policy, candidate=None, reference=asked)
 
 
-def _request(situation: Situation, policy: RolloutPolicy, *, candidate: Endpoint | None, reference: Endpoint | None) -> ProbeRequest:
+def _request(state: ReconcileState, policy: RolloutPolicy, *, candidate: Endpoint | None, reference: Endpoint | None) -> ProbeRequest:
     probe = policy.probe
     return ProbeRequest(
-        key=situation.snapshot.key,
+        key=state.snapshot.key,
         candidate=candidate,
         reference=reference,
         prompts=probe.prompts,
@@ -74,9 +74,9 @@ def _request(situation: Situation, policy: RolloutPolicy, *, candidate: Endpoint
     )
 
 
-def _endpoint(situation: Situation, record: Record, among: list[str] | None = None) -> Endpoint | None:
+def _endpoint(state: ReconcileState, record: Revision, among: list[str] | None = None) -> Endpoint | None:
     """The first serving pod by name: the same one at every look."""
-    for pod in sorted(engines(situation.snapshot.pods), key=lambda pod: pod.name):
+    for pod in sorted(engines(state.snapshot.pods), key=lambda pod: pod.name):
         if pod.revision == record.hash and pod.serving and pod.ip and (among is None or pod.name in among):
             resolved = record.resolved
             return Endpoint(record.hash, pod.uid, pod.ip, resolved.port, resolved.engine, resolved.served_model_name)

@@ -15,14 +15,14 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import Draft
+from dflash_controller.planning.revisions.desired import PendingRevision
 from dflash_controller.planning.revisions.drafter_health import to_be_failed
 from dflash_controller.planning.revisions.operations import standing
-from dflash_controller.planning.revisions.outcome import Ruling
+from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.revision import (
     Origin,
-    Record,
-    State,
+    Revision,
+    RevisionState,
     data,
     data_from_workload,
     history_entry,
@@ -30,11 +30,11 @@ from dflash_controller.planning.revisions.revision import (
     revision_hash,
     state_annotations,
 )
-from dflash_controller.planning.revisions.trial_state import Finding, Trial
-from dflash_controller.planning.rollout.surge import SURGE_PATIENCE_S, unschedulable_s
+from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
+from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.state.owner_references import owner_reference, ref
 from dflash_controller.planning.state.plan import Annotate, Event
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.workload import workload
 
 SPEC_CHANGED = "SpecChanged"
@@ -48,10 +48,10 @@ class Asker:
     reason: str
 
 
-def new_revision(situation: Situation, spec: Spec, draft: Draft, asker: Asker) -> dict[str, Any]:
+def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
     """The ControllerRevision of a draft, with its workload rendered inside. The spec's problems have been ruled out."""
-    key, resolved, engine = situation.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
-    revision = revision_hash(draft.inputs, draft.speculation, _taken(situation))
+    key, resolved, engine = state.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
+    revision = revision_hash(draft.inputs, draft.speculation, _taken(state))
     rendered = workload(
         key.name,
         key.namespace,
@@ -65,30 +65,30 @@ def new_revision(situation: Situation, spec: Spec, draft: Draft, asker: Asker) -
     return manifest(
         key.name,
         key.namespace,
-        owner_reference(situation.deployment),
+        owner_reference(state.deployment),
         revision,
-        next_number(situation.records),
+        next_number(state.records),
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
-        State.CANDIDATE,
-        [history_entry(situation.context.now, asker.origin, State.CANDIDATE, asker.reason)],
+        RevisionState.CANDIDATE,
+        [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason)],
         # A revision that was pruned comes back under its old name, which an old annotation may hold.
-        Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
+        Trial(disregards=standing(state.deployment, f"{key.name}-{revision}")),
     )
 
 
-def lost_revisions(situation: Situation) -> list[dict[str, Any]]:
+def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
     """ControllerRevisions to make again, from the record every workload carries, each at its old place in time.
 
     A workload that does not tell its place gets one at the end, stable ones last: the highest number is in force.
     """
-    known = {record.hash for record in situation.records}
+    known = {record.hash for record in state.records}
     lost = [
-        (_state_told(item), _number_told(item), revision_of(item), content)
-        for item in situation.snapshot.workloads
+        (_reported_state(item), _reported_number(item), revision_of(item), content)
+        for item in state.snapshot.workloads
         if revision_of(item) not in known and (content := data_from_workload(item)) is not None
     ]
-    lost.sort(key=lambda entry: (entry[0] is State.CANDIDATE, entry[0] is State.STABLE, entry[2]))
-    key, owner, first = situation.snapshot.key, owner_reference(situation.deployment), next_number(situation.records)
+    lost.sort(key=lambda entry: (entry[0] is RevisionState.CANDIDATE, entry[0] is RevisionState.STABLE, entry[2]))
+    key, owner, first = state.snapshot.key, owner_reference(state.deployment), next_number(state.records)
     return [
         manifest(
             key.name,
@@ -97,19 +97,19 @@ def lost_revisions(situation: Situation) -> list[dict[str, Any]]:
             revision,
             number or first + position,
             content,
-            state,
-            [history_entry(situation.context.now, Origin.USER, state, "RebuiltFromWorkload")],
-            Trial(disregards=standing(situation.deployment, f"{key.name}-{revision}")),
+            stored_state,
+            [history_entry(state.context.now, Origin.USER, stored_state, "RebuiltFromWorkload")],
+            Trial(disregards=standing(state.deployment, f"{key.name}-{revision}")),
         )
-        for position, (state, number, revision, content) in enumerate(lost)
+        for position, (stored_state, number, revision, content) in enumerate(lost)
     ]
 
 
-def _state_told(workload: Object) -> State:
-    return State((workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, State.STABLE))
+def _reported_state(workload: Object) -> RevisionState:
+    return RevisionState((workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, RevisionState.STABLE))
 
 
-def _number_told(workload: Object) -> int:
+def _reported_number(workload: Object) -> int:
     """0 where it does not."""
     text = (workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_NUMBER, "")
     return int(text) if text.isdecimal() else 0
@@ -120,16 +120,16 @@ class _Moves:
     """Changes of revisions, in the order they are written."""
 
     now: datetime
-    records: list[Record]
+    records: list[Revision]
     steps: list[Annotate | Event] = field(default_factory=list)
 
     def move(
-        self, record: Record, state: State, origin: Origin, reason: str, number: int | None = None, trial: Trial | None = None
-    ) -> Record:
+        self, record: Revision, state: RevisionState, origin: Origin, reason: str, number: int | None = None, trial: Trial | None = None
+    ) -> Revision:
         annotations = state_annotations(record, state, self.now, origin, reason)
         if trial is not None:
             annotations |= {names.ANNOTATION_TRIAL: trial.to_json()}
-        if state is State.CANDIDATE:
+        if state is RevisionState.CANDIDATE:
             annotations |= {names.ANNOTATION_PROBE: ""}
         self.steps.append(Annotate(ref(record.source), annotations, number))
         return self._replace(
@@ -137,132 +137,132 @@ class _Moves:
             state=state,
             number=record.number if number is None else number,
             trial=record.trial if trial is None else trial,
-            probe=None if state is State.CANDIDATE else record.probe,
+            probe=None if state is RevisionState.CANDIDATE else record.probe,
         )
 
-    def remember(self, record: Record, trial: Trial) -> Record:
+    def remember(self, record: Revision, trial: Trial) -> Revision:
         self.steps.append(Annotate(ref(record.source), {names.ANNOTATION_TRIAL: trial.to_json()}))
         return self._replace(record, trial=trial)
 
-    def keep(self, record: Record, run: ProbeRun) -> Record:
+    def keep(self, record: Revision, run: ProbeRun) -> Revision:
         self.steps.append(Annotate(ref(record.source), {names.ANNOTATION_PROBE: to_json(run)}))
         return self._replace(record, probe=run)
 
-    def fail_collapsed(self, record: Record, message: str) -> Record:
-        finding = Finding(Reason.DRAFTER_COLLAPSED, message or "Its drafter had collapsed")
+    def fail_collapsed(self, record: Revision, message: str) -> Revision:
+        finding = TrialFailure(Reason.DRAFTER_COLLAPSED, message or "Its drafter had collapsed")
         trial = replace(record.trial, finding=finding)
-        return self.move(record, State.FAILED, Origin.ROLLBACK, Reason.DRAFTER_COLLAPSED.value, trial=trial)
+        return self.move(record, RevisionState.FAILED, Origin.ROLLBACK, Reason.DRAFTER_COLLAPSED.value, trial=trial)
 
-    def _replace(self, record: Record, **changes: Any) -> Record:
+    def _replace(self, record: Revision, **changes: Any) -> Revision:
         moved = replace(record, **changes)
         self.records[self.records.index(record)] = moved
         return moved
 
 
-def take_roles(situation: Situation, target: Record, asker: Asker, *, fresh: bool) -> tuple[Situation, list[Annotate | Event]]:
+def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: bool) -> tuple[ReconcileState, list[Annotate | Event]]:
     """Make the wanted revision the candidate, unless it is in force or has failed, and supersede what nobody wants any more.
 
     ``fresh``: it is made by this very plan. The first revision of all is in force once it serves: there is nothing to compare it with.
     A failure is forgotten when the spec asks for something else; a pin is no change of the spec. What the tuner asks for again it has
     reason to try again.
     """
-    moves = _Moves(situation.context.now, list(situation.records))
-    for record in situation.records:
-        given_up = record.state is State.FAILED and asker.reason == SPEC_CHANGED and not record.same_intent(target.inputs)
-        if record.hash != target.hash and (record.state is State.CANDIDATE or given_up):
-            moves.move(record, State.SUPERSEDED, asker.origin, asker.reason)
+    moves = _Moves(state.context.now, list(state.records))
+    for record in state.records:
+        already_failed = record.state is RevisionState.FAILED and asker.reason == SPEC_CHANGED and not record.same_intent(target.inputs)
+        if record.hash != target.hash and (record.state is RevisionState.CANDIDATE or already_failed):
+            moves.move(record, RevisionState.SUPERSEDED, asker.origin, asker.reason)
 
-    stable, candidate, failed = situation.stable, None, None
-    if stable is None and not fresh and (situation.pool(target.hash).serving > 0 or situation.budget.replicas == 0):
-        stable = moves.move(target, State.STABLE, Origin.USER, "Serving" if situation.budget.replicas else "Unproven")
+    stable, candidate, failed = state.stable, None, None
+    if stable is None and not fresh and (state.pool(target.hash).serving > 0 or state.budget.replicas == 0):
+        stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is in force"))
     elif stable is None or target.hash != stable.hash:
-        if target.state is State.FAILED and stable is not None and not situation.pin and asker.origin is Origin.USER:
+        if target.state is RevisionState.FAILED and stable is not None and not state.pin and asker.origin is Origin.USER:
             failed = target
-        elif fresh or target.state is State.CANDIDATE:
+        elif fresh or target.state is RevisionState.CANDIDATE:
             candidate = target
         else:
-            trial = Trial(disregards=standing(situation.deployment, target.name))
-            candidate = moves.move(target, State.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
-    return replace(situation, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+            trial = Trial(disregards=standing(state.deployment, target.name))
+            candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
+    return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
 
 
-def cures(candidate: Record) -> bool:
+def reverts_failure(candidate: Revision) -> bool:
     """It is to replace a revision whose drafter has collapsed."""
     return candidate.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
-def finish_collapse(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+def finish_collapse(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
     """Give up what was left because its drafter had collapsed, where the operator ended before it did."""
-    stable = situation.stable
-    moves = _Moves(situation.context.now, list(situation.records))
-    for record in to_be_failed(situation.records, stable) if stable else ():
+    stable = state.stable
+    moves = _Moves(state.context.now, list(state.records))
+    for record in to_be_failed(state.records, stable) if stable else ():
         moves.fail_collapsed(record, "")
-    return replace(situation, records=tuple(moves.records)), moves.steps
+    return replace(state, records=tuple(moves.records)), moves.steps
 
 
-def keep_answers(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+def keep_answers(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
     """What the probe has just brought is kept with the revisions that gave it."""
-    moves = _Moves(situation.context.now, list(situation.records))
-    stable, candidate = situation.stable, situation.candidate
-    for run in situation.context.probes:
+    moves = _Moves(state.context.now, list(state.records))
+    stable, candidate = state.stable, state.candidate
+    for run in state.context.probes:
         if candidate is not None and run.revision == candidate.hash and _is_news(run, candidate):
             candidate = moves.keep(candidate, run)
         if stable is not None and run.revision == stable.hash and _is_news(run, stable):
             stable = moves.keep(stable, run)
-    return replace(situation, records=tuple(moves.records), stable=stable, candidate=candidate), moves.steps
+    return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate), moves.steps
 
 
-def _is_news(run: ProbeRun, record: Record) -> bool:
+def _is_news(run: ProbeRun, record: Revision) -> bool:
     return record.probe is None or to_json(run) != to_json(record.probe)
 
 
-def carry_out(situation: Situation, ruling: Ruling) -> tuple[Situation, list[Annotate | Event]]:
+def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[ReconcileState, list[Annotate | Event]]:
     """Write down what was ruled. Promotion is one write, and comes before any stable replica beyond the canary's is taken."""
-    candidate, moves = situation.candidate, _Moves(situation.context.now, list(situation.records))
+    candidate, moves = state.candidate, _Moves(state.context.now, list(state.records))
     if candidate is None:
         raise ValueError("a ruling without a candidate")
-    ruled = replace(situation, ruling=ruling)
-    match ruling.end:
-        case State.STABLE:
+    decided = replace(state, outcome=outcome)
+    match outcome.end:
+        case RevisionState.STABLE:
             # The highest number is in force: a record that was lost and made again may have come after the candidate's.
             number = None if candidate.number == next_number(moves.records) - 1 else next_number(moves.records)
-            origin, left = Origin(candidate.origin or Origin.USER), situation.stable if cures(candidate) else None
+            origin, left = Origin(candidate.origin or Origin.USER), state.stable if reverts_failure(candidate) else None
             if left is not None:
                 # Should the operator end before the last of these writes, this one says what is left to do.
-                left = moves.move(left, State.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
-            stable = moves.move(candidate, State.STABLE, origin, ruling.reason.value, number, ruling.trial)
-            moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {ruling.message}"))
+                left = moves.move(left, RevisionState.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
+            stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial)
+            moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {outcome.message}"))
             if left is not None:
-                moves.fail_collapsed(left, situation.health.message if situation.health else "")
-            ruled = replace(ruled, stable=stable, candidate=None)
-        case State.FAILED:
-            failed = moves.move(candidate, State.FAILED, Origin.ROLLBACK, ruling.reason.value, trial=ruling.trial)
-            moves.steps.append(Event("Warning", ruling.reason.value, f"{candidate.name} is given up: {ruling.message}"))
-            ruled = replace(ruled, candidate=None, failed=failed)
-        case _ if ruling.trial != candidate.trial:
-            ruled = replace(ruled, candidate=moves.remember(candidate, ruling.trial))
-    return replace(ruled, records=tuple(moves.records)), moves.steps
+                moves.fail_collapsed(left, state.health.message if state.health else "")
+            decided = replace(decided, stable=stable, candidate=None)
+        case RevisionState.FAILED:
+            failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial)
+            moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} is given up: {outcome.message}"))
+            decided = replace(decided, candidate=None, failed=failed)
+        case _ if outcome.trial != candidate.trial:
+            decided = replace(decided, candidate=moves.remember(candidate, outcome.trial))
+    return replace(decided, records=tuple(moves.records)), moves.steps
 
 
-def note_lack_of_room(situation: Situation) -> tuple[Situation, list[Annotate | Event]]:
+def note_lack_of_room(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
     """A revision in force that is still replacing another, and waits for accelerators above spec.replicas that nobody has."""
-    stable = situation.stable
-    others = any(pool.existing for pool in situation.pools if stable and pool.revision != stable.hash)
-    if stable is None or not others or stable.trial.without_surge or not situation.budget.max_surge:
-        return situation, []
-    if unschedulable_s(situation, stable.hash) < SURGE_PATIENCE_S:
-        return situation, []
-    moves = _Moves(situation.context.now, list(situation.records))
+    stable = state.stable
+    others = any(pool.existing for pool in state.pools if stable and pool.revision != stable.hash)
+    if stable is None or not others or stable.trial.without_surge or not state.budget.max_surge:
+        return state, []
+    if unschedulable_s(state, stable.hash) < SURGE_TIMEOUT_S:
+        return state, []
+    moves = _Moves(state.context.now, list(state.records))
     noted = moves.remember(stable, replace(stable.trial, without_surge=True))
-    return replace(situation, stable=noted, records=tuple(moves.records)), moves.steps
+    return replace(state, stable=noted, records=tuple(moves.records)), moves.steps
 
 
-def next_number(records: Sequence[Record]) -> int:
+def next_number(records: Sequence[Revision]) -> int:
     """One above the highest, as StatefulSets count their revisions."""
     return max((record.number for record in records), default=0) + 1
 
 
-def _taken(situation: Situation) -> set[str]:
+def _taken(state: ReconcileState) -> set[str]:
     """Hashes in use, also by objects that cannot be read as a record."""
-    return {revision_of(item) for item in (*situation.snapshot.revisions, *situation.snapshot.workloads)}
+    return {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}

@@ -10,11 +10,11 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.state.inputs import Context, Obstacle
+from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.owner_references import controller
 
 
-def spec_problems(spec: Spec, context: Context) -> list[Problem]:
+def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:
     """What is wrong with the spec, given what the catalog knows of its models."""
     known = context.catalog.find(spec.target.model)
     drafter = spec.drafter.model or (known.drafter if known else None)
@@ -27,63 +27,63 @@ def spec_problems(spec: Spec, context: Context) -> list[Problem]:
     )
 
 
-def invalid(problems: Sequence[Problem]) -> Obstacle:
+def invalid(problems: Sequence[Problem]) -> Blocker:
     """The spec breaks a rule only the operator can check."""
-    return Obstacle(Reason.INVALID_SPEC, _listed(problems))
+    return Blocker(Reason.INVALID_SPEC, _listed(problems))
 
 
-def unresolved(problems: Sequence[Problem], spec: Spec, context: Context) -> Obstacle:
+def unresolved(problems: Sequence[Problem], spec: Spec, context: PlannerInputs) -> Blocker:
     """The catalog cannot complete the spec, or contradicts it."""
     drafter = spec.drafter.model
     if drafter is not None and context.catalog.problem(spec.target.model, drafter) is not None:
-        return Obstacle(Reason.DRAFTER_MISMATCH, _listed(problems))
+        return Blocker(Reason.DRAFTER_MISMATCH, _listed(problems))
     if all(problem.field.startswith("spec.engine.") for problem in problems):
         return engine_unsupported(problems)
     known = context.catalog.find(spec.target.model) is not None
-    return Obstacle(Reason.INVALID_SPEC if known else Reason.PAIR_UNKNOWN, _listed(problems))
+    return Blocker(Reason.INVALID_SPEC if known else Reason.PAIR_UNKNOWN, _listed(problems))
 
 
-def engine_unsupported(problems: Sequence[Problem]) -> Obstacle:
+def engine_unsupported(problems: Sequence[Problem]) -> Blocker:
     """The engine release cannot run what the spec asks for."""
-    return Obstacle(Reason.ENGINE_UNSUPPORTED, _listed(problems))
+    return Blocker(Reason.ENGINE_UNSUPPORTED, _listed(problems))
 
 
-def leader_worker_set_missing() -> Obstacle:
+def leader_worker_set_missing() -> Blocker:
     """A replica over several nodes needs a kind this cluster does not serve."""
-    return Obstacle(
+    return Blocker(
         Reason.LEADER_WORKER_SET_MISSING,
         "spec.parallelism.nodes: the cluster does not serve LeaderWorkerSet. Install LeaderWorkerSet 0.9 or later, or set it to 1",
     )
 
 
-def refused(message: str, *, forbidden: bool) -> Obstacle:
+def refused(message: str, *, forbidden: bool) -> Blocker:
     """The API server refused a child: the spec holds something only it could find wrong, or the operator lacks a right."""
     if forbidden:
-        return Obstacle(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
+        return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if ": .status." in message and "not declared in schema" in message:
-        return Obstacle(
+        return Blocker(
             Reason.DEFINITION_OUTDATED,
             f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
         )
-    return Obstacle(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Mend the field it names")
+    return Blocker(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Mend the field it names")
 
 
-def revisions_unreadable(objects: Sequence[Object]) -> Obstacle:
+def revisions_unreadable(objects: Sequence[Object]) -> Blocker:
     """Which revision is in force cannot be known, so anything done could restart engines without need."""
     listed = ", ".join(item["metadata"]["name"] for item in objects)
-    return Obstacle(
+    return Blocker(
         Reason.REVISION_UNREADABLE,
         f"ControllerRevision {listed} was written by a newer operator, or damaged. Upgrade the operator, or delete it if nothing runs it",
     )
 
 
-def name_taken(objects: Sequence[Object]) -> Obstacle:
+def name_taken(objects: Sequence[Object]) -> Blocker:
     """An object the operator must write belongs to somebody else."""
     item = objects[0]
     owner = controller(item)
     who = f"controlled by {owner['kind']} {owner['name']}" if owner else "not the operator's"
     more = f", and {len(objects) - 1} more" if len(objects) > 1 else ""
-    return Obstacle(
+    return Blocker(
         Reason.NAME_TAKEN,
         f"{item['kind']} {item['metadata']['name']} exists and is {who}{more}. "
         f"Delete or rename it, or give the DFlashDeployment another name",

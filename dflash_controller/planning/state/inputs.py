@@ -9,8 +9,8 @@ from datetime import datetime
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.model.counters import ProbeRun, Trace
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.counters import CounterSeries, ProbeRun
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.learner import Learned
 
 
@@ -27,7 +27,7 @@ NOT_MEASURED = MetricsHealth(None, Reason.NOT_MEASURED, "The first measurement i
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class Blocker:
     """Why nothing may be written: it needs a human."""
 
     reason: Reason
@@ -40,7 +40,7 @@ class Knowledge:
 
     learned: Learned | None = None
     """None: nothing was seen yet since the operator began to look."""
-    recent: tuple[Stretch, ...] = ()
+    recent: tuple[LoadSample, ...] = ()
     """What the pods of the revision in force did in the last minutes, oldest first."""
     measured: int = 0
     """Its pods that the last round of measurements reached."""
@@ -48,34 +48,34 @@ class Knowledge:
     """For how long those have been too few to judge by; 0 while they are enough."""
     record: str | None = None
     """To be kept with the revision in force now, so that it outlives the operator; None: what is kept will do."""
-    said: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     """State, reason and recommendation of the last decision."""
-    said_since: datetime | None = None
+    reported_since: datetime | None = None
     """Since when it has been the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PlannerInputs:
     """Nothing here is read from a clock or a file by the planner."""
 
     now: datetime
     defaults: OperatorDefaults
     catalog: Catalog
-    figures: Mapping[str, float] | None = None
-    """Figures of the stable revision worth showing from now on, by status field; None: what is shown stands."""
+    metric_values: Mapping[str, float] | None = None
+    """Metrics of the stable revision worth showing from now on, by status field; None: what is shown stands."""
     metrics: MetricsHealth = NOT_MEASURED
-    traces: Mapping[str, tuple[Trace, ...]] = field(default_factory=dict)
+    traces: Mapping[str, tuple[CounterSeries, ...]] = field(default_factory=dict)
     """What the engines counted, by revision."""
-    metrics_trouble: str | None = None
+    metrics_failure: str | None = None
     """Why nothing can be read from the engines; None while it can."""
     probes: tuple[ProbeRun, ...] = ()
     """Answers of the probe that has just ended."""
     probe_error: str | None = None
     """Why the probe could not be carried out."""
     tuning: Knowledge = field(default_factory=Knowledge)
-    tuning_look_s: float = 60.0
+    tuning_requeue_s: float = 60.0
     """The tuner is asked so often: the load is news that no watch brings."""
     warm_up_s: float = 60.0
-    """How long a fresh replica's figures say nothing: kernels are compiled and graphs captured with its first requests."""
-    refusal: Obstacle | None = None
+    """How long a fresh replica's metrics say nothing: kernels are compiled and graphs captured with its first requests."""
+    refusal: Blocker | None = None
     """What the API server refused when the last plan was carried out, just now."""

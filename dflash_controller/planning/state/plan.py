@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_controller.model.probe import ProbeRequest
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Plan:
     steps: tuple[Step, ...] = ()
     status: Mapping[str, Any] | None = None
     requeue_after_s: float | None = None
-    decision: Decision | None = None
+    decision: TunerDecision | None = None
     """The tuner's, to be logged and counted; what is to be done about it is among the steps."""
     probe: ProbeRequest | None = None
     """The prompts to be sent meanwhile; None: none, and what is under way is broken off."""

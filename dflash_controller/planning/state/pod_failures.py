@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.replicas.count import engines, revision_of
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 
-HOPELESS_RESTARTS = 5
+TERMINAL_RESTARTS = 5
 """With the kubelet's back-off some five minutes of an engine that dies at once."""
 
 _FAILURES = frozenset(
@@ -25,29 +25,29 @@ _FAILURES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """``hopeless``: waiting does not mend it. The message holds no number that moves on while the trouble lasts: a change is a write."""
+class PodFailure:
+    """``terminal``: waiting does not mend it. The message holds no number that moves on while the failure lasts: a change is a write."""
 
     reason: Reason
     message: str
-    hopeless: bool = False
+    terminal: bool = False
 
 
-def trouble(situation: Situation, revision: str | None = None) -> Trouble | None:
-    """The first trouble of a revision, or of all of them."""
-    for workload in situation.snapshot.workloads:
+def pod_failure(state: ReconcileState, revision: str | None = None) -> PodFailure | None:
+    """The first failure of a revision, or of all of them."""
+    for workload in state.snapshot.workloads:
         if revision in (None, revision_of(workload)) and (refused := _condition(workload, "ReplicaFailure", "True")):
-            return Trouble(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot make pods: {refused}", hopeless=True)
-    pods = sorted(engines(situation.snapshot.pods), key=lambda pod: pod.name)
+            return PodFailure(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot make pods: {refused}", terminal=True)
+    pods = sorted(engines(state.snapshot.pods), key=lambda pod: pod.name)
     found = [pod for pod in pods if revision in (None, pod.revision) and not pod.terminating and (pod.unschedulable or failing(pod))]
     return _of_pod(max(found, key=lambda pod: pod.restarts)) if found else None
 
 
-def deadline_exceeded(situation: Situation, revision: str) -> bool:
+def deadline_exceeded(state: ReconcileState, revision: str) -> bool:
     """The workload made no progress within its start-up budget."""
     return any(
         _condition(workload, "Progressing", "False", "ProgressDeadlineExceeded") is not None
-        for workload in situation.snapshot.workloads
+        for workload in state.snapshot.workloads
         if revision_of(workload) == revision
     )
 
@@ -57,15 +57,15 @@ def failing(pod: Pod) -> bool:
     return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or pod.waiting_reason in _FAILURES)
 
 
-def _of_pod(pod: Pod) -> Trouble:
+def _of_pod(pod: Pod) -> PodFailure:
     if pod.unschedulable:
         scarce = "Insufficient " in pod.unschedulable
-        return Trouble(
+        return PodFailure(
             Reason.INSUFFICIENT_ACCELERATORS if scarce else Reason.UNSCHEDULABLE, f"No node takes pod {pod.name}: {pod.unschedulable}"
         )
     state = pod.waiting_reason or ("keeps restarting" if pod.restarts else pod.phase)
     words = f": {pod.message}" if pod.message and pod.message != state else ""
-    return Trouble(Reason.ENGINE_FAILING, f"Pod {pod.name}: {state}{words}", hopeless=pod.restarts >= HOPELESS_RESTARTS)
+    return PodFailure(Reason.ENGINE_FAILING, f"Pod {pod.name}: {state}{words}", terminal=pod.restarts >= TERMINAL_RESTARTS)
 
 
 def _condition(workload: Object, type: str, status: str, reason: str | None = None) -> str | None:

@@ -15,7 +15,7 @@ from dflash_controller.render.prefetch import node_of
 GENERATED_NAME_BASE = 58
 
 
-class State(StrEnum):
+class PrefetchState(StrEnum):
     """What holds for all the Jobs together."""
 
     DONE = "Done"
@@ -28,7 +28,7 @@ class State(StrEnum):
 class Progress:
     """``message`` is empty when all is done; it holds nothing that moves while a download does."""
 
-    state: State
+    state: PrefetchState
     message: str = ""
 
 
@@ -45,11 +45,11 @@ def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods
         if item is None or not (_condition(item, "Complete") or _condition(item, "SuccessCriteriaMet")):
             unfinished.append(job)
         if item is not None and (condition := _condition(item, "Failed") or _condition(item, "FailureTarget")):
-            why = _trouble(job, pods) or condition.get("message") or condition.get("reason") or "no reason given"
-            return Progress(State.FAILED, f"Job {job['metadata']['name']} failed: {why}")
+            why = _failure(job, pods) or condition.get("message") or condition.get("reason") or "no reason given"
+            return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}")
     if unfinished:
-        return Progress(State.RUNNING, _waiting(expected, unfinished, pods))
-    return Progress(State.DONE)
+        return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods))
+    return Progress(PrefetchState.DONE)
 
 
 def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping[str, Any]], pods: Sequence[Pod]) -> str:
@@ -57,12 +57,12 @@ def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping
     first = expected[0]["metadata"]["name"]
     what = f"{len(expected)} Jobs like {first} fetch" if len(expected) > 1 else f"Job {first} fetches"
     for job in unfinished:
-        if trouble := _trouble(job, pods):
-            return f"{what} the weights. {job['metadata']['name']}: {trouble}"
+        if failure := _failure(job, pods):
+            return f"{what} the weights. {job['metadata']['name']}: {failure}"
     return f"{what} the weights"
 
 
-def _trouble(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
+def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
     """What the newest of a Job's pods says is wrong."""
     # The API server cuts a generated name off to fit in five letters of its own, so the node tells pods of long names apart.
     prefix, node = f"{job['metadata']['name']}-"[:GENERATED_NAME_BASE], node_of(job)

@@ -9,40 +9,40 @@ from dflash_controller.api.types import Spec
 from dflash_controller.model.snapshot import Object, Pod, Snapshot
 from dflash_controller.planning.replicas.count import engines
 from dflash_controller.planning.replicas.scaling import Budget, Pool
-from dflash_controller.planning.revisions.drafter_health import Health
-from dflash_controller.planning.revisions.outcome import Ruling
-from dflash_controller.planning.revisions.revision import Record
-from dflash_controller.planning.state.inputs import Context, Obstacle
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.planning.revisions.drafter_health import DrafterHealth
+from dflash_controller.planning.revisions.outcome import CandidateOutcome
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
+from dflash_controller.tuner.decision import TunerDecision
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class ReconcileState:
     """``stable`` and ``candidate`` are the roles after this plan; ``spec`` is None only where it could not be read."""
 
     snapshot: Snapshot
     deployment: Object
-    context: Context
+    context: PlannerInputs
     spec: Spec | None
-    obstacle: Obstacle | None = None
-    records: tuple[Record, ...] = ()
-    stable: Record | None = None
-    candidate: Record | None = None
-    failed: Record | None = None
+    blocker: Blocker | None = None
+    records: tuple[Revision, ...] = ()
+    stable: Revision | None = None
+    candidate: Revision | None = None
+    failed: Revision | None = None
     """The revision the spec asks for, where it was tried and given up: stable serves in its place."""
-    pin: Record | None = None
+    pin: Revision | None = None
     """The revision an annotation asks for in place of the spec's."""
     departs: bool = False
     """What is to run is not what the spec asks for: a pin says otherwise, or it could not be made yet."""
-    ruling: Ruling | None = None
+    outcome: CandidateOutcome | None = None
     """About the candidate; also where this plan ends its trial."""
     budget: Budget = field(default_factory=lambda: Budget(0, 0, 0))
     pools: tuple[Pool, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Replicas by revision after this plan."""
-    decision: Decision | None = None
+    decision: TunerDecision | None = None
     """The tuner's; None where it was not asked or knows nothing yet."""
-    health: Health | None = None
+    health: DrafterHealth | None = None
     """Of the drafter in force; None where nothing is known yet."""
 
     @property
@@ -54,12 +54,12 @@ class Situation:
         return sum(pool.existing for pool in self.pools)
 
     @property
-    def newest(self) -> Record | None:
+    def newest(self) -> Revision | None:
         """The revision that was asked for last."""
         return max(self.records, key=lambda record: record.number, default=None)
 
     @property
-    def target(self) -> Record | None:
+    def target(self) -> Revision | None:
         """The revision the spec asks for."""
         return self.candidate or self.stable
 

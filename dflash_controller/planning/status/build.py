@@ -1,4 +1,4 @@
-"""The status to show: a projection of the situation, which may be lost at any time."""
+"""The status to show: a projection of the state, which may be lost at any time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import Reason, shorten, timestamp
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.planning.revisions.outcome import Phase
-from dflash_controller.planning.revisions.revision import Origin, Record, State
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.conditions import conditions, unfinished
 from dflash_controller.planning.status.notices import notices
 from dflash_controller.planning.status.tuning import tuning_status
@@ -24,34 +24,34 @@ SHOWN_FOR = timedelta(seconds=60)
 VERDICT_LETTERS = 256
 
 
-def status(situation: Situation) -> dict[str, Any]:
+def status(state: ReconcileState) -> dict[str, Any]:
     """The whole status. Fields that do not apply are None, which is how absence is rendered."""
-    deployment, target, stable = situation.deployment, situation.target, situation.stable
+    deployment, target, stable = state.deployment, state.target, state.stable
     shown = deployment.get("status") or {}
     in_force = stable or target
     return {
         "observedGeneration": deployment["metadata"].get("generation"),
-        "conditions": conditions(situation),
-        "notices": notices(situation) or None,
-        "replicas": situation.existing,
-        "readyReplicas": situation.serving,
-        "serving": f"{situation.serving}/{situation.budget.replicas}" if situation.spec is not None else shown.get("serving"),
-        "selector": ",".join(f"{key}={value}" for key, value in names.engine_selector(situation.snapshot.key.name).items()),
+        "conditions": conditions(state),
+        "notices": notices(state) or None,
+        "replicas": state.existing,
+        "readyReplicas": state.serving,
+        "serving": f"{state.serving}/{state.budget.replicas}" if state.spec is not None else shown.get("serving"),
+        "selector": ",".join(f"{key}={value}" for key, value in names.engine_selector(state.snapshot.key.name).items()),
         "engine": f"{in_force.resolved.engine} {in_force.resolved.version}" if in_force else None,
         "stableRevision": stable.name if stable else None,
-        "candidateRevision": situation.candidate.name if situation.candidate else None,
+        "candidateRevision": state.candidate.name if state.candidate else None,
         "speculation": _speculation(in_force) if in_force else None,
         "drafter": in_force.resolved.drafter.model if in_force else None,
         "drafterRevision": _revision(in_force.resolved.drafter) if in_force else None,
         "startupBudgetSeconds": startup_budget_s(in_force.resolved) if in_force else None,
-        "figures": _figures(situation, shown),
-        "tuning": tuning_status(situation),
-        "rollout": _rollout(situation, shown),
-        "revisions": _revisions(situation) or None,
+        "metrics": _metric_values(state, shown),
+        "tuning": tuning_status(state),
+        "rollout": _rollout(state, shown),
+        "revisions": _revisions(state) or None,
     }
 
 
-def _speculation(record: Record) -> dict[str, Any]:
+def _speculation(record: Revision) -> dict[str, Any]:
     return {**record.speculation.to_json(), "label": record.speculation.label()}
 
 
@@ -59,36 +59,36 @@ def _revision(model: ModelRef) -> str:
     return model.revision or "main"
 
 
-def _figures(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Those of the stable revision. Figures of an earlier one would be read as the new one's, so they go with it."""
-    if situation.stable is None or shown.get("stableRevision") != situation.stable.name:
+def _metric_values(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Those of the stable revision. Metrics of an earlier one would be read as the new one's, so they go with it."""
+    if state.stable is None or shown.get("stableRevision") != state.stable.name:
         return None
-    current: Mapping[str, Any] = shown.get("figures") or {}
-    new = situation.context.figures or {}
+    current: Mapping[str, Any] = shown.get("metrics") or {}
+    new = state.context.metric_values or {}
     if all(current.get(name) == value for name, value in new.items()):
         return current or None
-    return {**current, **new, "measuredAt": timestamp(situation.context.now)}
+    return {**current, **new, "measuredAt": timestamp(state.context.now)}
 
 
-def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The rollout under way, the first start included, else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
-    about = situation.candidate or situation.failed or _given_up_by_tuner(situation) or situation.stable
-    if situation.obstacle is not None:
+    about = state.candidate or state.failed or _failed_by_tuner(state) or state.stable
+    if state.blocker is not None:
         if before.get("phase") in (None, *_ENDS):
             return before or None
-        obstacle = situation.obstacle
+        blocker = state.blocker
         stuck = {
             "phase": Phase.HELD.value,
-            "reason": obstacle.reason.value,
+            "reason": blocker.reason.value,
             "step": _STEPS[Phase.HELD],
-            "message": shorten(obstacle.message),
+            "message": shorten(blocker.message),
         }
         return {**before, **stuck}
     if about is None:
         return before or None
-    phase, reason, step, message = _standing(situation, about, under_way=before.get("phase", Phase.COMPLETED) not in _ENDS)
-    now = timestamp(situation.context.now)
+    phase, reason, step, message = _standing(state, about, under_way=before.get("phase", Phase.COMPLETED) not in _ENDS)
+    now = timestamp(state.context.now)
     same = before.get("revision") == about.name and (phase in _ENDS or before.get("phase") not in _ENDS)
     over = phase in _ENDS
     return {
@@ -99,40 +99,40 @@ def _rollout(situation: Situation, shown: Mapping[str, Any]) -> Mapping[str, Any
         "message": shorten(message),
         "startedAt": before.get("startedAt", now) if same else now,
         "finishedAt": (before.get("finishedAt") if same else None) or now if over else None,
-        "updatedReplicas": situation.pool(about.hash).serving,
-        **_analysis(situation, before if same else {}),
+        "updatedReplicas": state.pool(about.hash).serving,
+        **_analysis(state, before if same else {}),
     }
 
 
 _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 
 
-def _given_up_by_tuner(situation: Situation) -> Record | None:
+def _failed_by_tuner(state: ReconcileState) -> Revision | None:
     """The newest revision, where the tuner tried it in vain, until its replicas are gone: then all is as before, and nobody is needed."""
-    if unfinished(situation) is None:
+    if unfinished(state) is None:
         return None
-    newest = situation.newest
-    return newest if newest is not None and newest.state is State.FAILED and newest.origin == Origin.TUNER else None
+    newest = state.newest
+    return newest if newest is not None and newest.state is RevisionState.FAILED and newest.origin == Origin.TUNER else None
 
 
-def _standing(situation: Situation, about: Record, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
+def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
     """Phase, reason, what is waited for, and the same in a sentence.
 
     ``under_way``: a rollout was shown so far. It is complete when every new replica serves; scaling afterwards begins none.
     """
-    left, ruling, newest = unfinished(situation), situation.ruling, max(situation.records, key=lambda record: record.number)
+    left, outcome, newest = unfinished(state), state.outcome, max(state.records, key=lambda record: record.number)
     # The last replica of all can only be made once the last old one has ended; until then its revision is not in force everywhere.
-    leaving = any(pool.terminating for pool in situation.pools if pool.revision != about.hash)
+    leaving = any(pool.terminating for pool in state.pools if pool.revision != about.hash)
     moving = left is not None and (left[0] not in (Reason.SCALING, Reason.STARTING) or leaving)
-    if situation.spec is not None and defaults.suspended(situation.spec) and moving:
+    if state.spec is not None and defaults.suspended(state.spec) and moving:
         return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
-    if situation.candidate is not None and ruling is not None:
-        return (ruling.phase, ruling.reason, _STEPS.get(ruling.phase), ruling.message)
-    if (failed := situation.failed or _given_up_by_tuner(situation)) is not None:
+    if state.candidate is not None and outcome is not None:
+        return (outcome.phase, outcome.reason, _STEPS.get(outcome.phase), outcome.message)
+    if (failed := state.failed or _failed_by_tuner(state)) is not None:
         found, phase = failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
         return (phase, found.reason, _STEPS.get(phase), found.message)
-    back = newest.hash != about.hash and newest.state is State.SUPERSEDED
-    if left is None or (not moving and situation.candidate is None):
+    back = newest.hash != about.hash and newest.state is RevisionState.SUPERSEDED
+    if left is None or (not moving and state.candidate is None):
         if back:
             return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
         if left is None or not under_way:
@@ -154,15 +154,15 @@ _STEPS = {
 }
 
 
-def _analysis(situation: Situation, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Verdicts as last shown, until one changes or a minute has passed: the figures in them move with every look."""
+def _analysis(state: ReconcileState, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Verdicts as last shown, until one changes or a minute has passed: the metrics in them move with every look."""
     kept = {"analyzedAt": before.get("analyzedAt"), "analysis": before.get("analysis")}
-    ruling, now = situation.ruling, situation.context.now
-    if ruling is None or not ruling.verdicts:
+    outcome, now = state.outcome, state.context.now
+    if outcome is None or not outcome.verdicts:
         return kept
-    fresh = [_verdict(verdict) for verdict in ruling.verdicts]
+    fresh = [_verdict(verdict) for verdict in outcome.verdicts]
     same = [(item["metric"], item["verdict"]) for item in fresh] == [(item["metric"], item["verdict"]) for item in kept["analysis"] or ()]
-    if same and ruling.end is None and timestamp(now - SHOWN_FOR) < str(kept["analyzedAt"]):
+    if same and outcome.end is None and timestamp(now - SHOWN_FOR) < str(kept["analyzedAt"]):
         return kept
     return {"analyzedAt": timestamp(now), "analysis": fresh}
 
@@ -187,13 +187,13 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
-def _revisions(situation: Situation) -> list[dict[str, Any]]:
-    newest = sorted(situation.records, key=lambda record: record.number, reverse=True)[:REVISIONS_SHOWN]
-    return [_revision_status(situation, record) for record in newest]
+def _revisions(state: ReconcileState) -> list[dict[str, Any]]:
+    newest = sorted(state.records, key=lambda record: record.number, reverse=True)[:REVISIONS_SHOWN]
+    return [_revision_status(state, record) for record in newest]
 
 
-def _revision_status(situation: Situation, record: Record) -> dict[str, Any]:
-    pool = situation.pool(record.hash)
+def _revision_status(state: ReconcileState, record: Revision) -> dict[str, Any]:
+    pool = state.pool(record.hash)
     return {
         "name": record.name,
         "number": record.number,

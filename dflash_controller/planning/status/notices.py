@@ -9,13 +9,13 @@ from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions import operations
-from dflash_controller.planning.revisions.revision import Record
-from dflash_controller.planning.state.reconcile_state import Situation
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
-def notices(situation: Situation) -> list[dict[str, str]]:
+def notices(state: ReconcileState) -> list[dict[str, str]]:
     """At most one per reason, in a fixed order."""
-    target = situation.target
+    target = state.target
     found: list[tuple[Reason, str]] = []
     if target is not None:
         resolved = target.resolved
@@ -32,36 +32,36 @@ def notices(situation: Situation) -> list[dict[str, str]]:
                     f"{resolved.engine} {resolved.version} gets the command line of {resolved.dialect}, the nearest older release tested",
                 )
             )
-        if newer := _newer_defaults(situation, target):
+        if newer := _newer_defaults(state, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
-    name = operations.pin(situation.deployment)
-    if name and situation.pin is None:
+    name = operations.pin(state.deployment)
+    if name and state.pin is None:
         found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
-    if ignored := _ignored(situation):
+    if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
-    if changed := foreign_template_keys(situation):
+    if changed := foreign_template_keys(state):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
 
 
-def _ignored(situation: Situation) -> str | None:
+def _ignored(state: ReconcileState) -> str | None:
     """Operations that do nothing, which whoever asked for them ought to know. One that has done its work is not among them."""
-    kept = {record.name for record in situation.records}
-    annotations = situation.deployment["metadata"].get("annotations") or {}
+    kept = {record.name for record in state.records}
+    annotations = state.deployment["metadata"].get("annotations") or {}
     said = []
     for operation, key in operations.OPERATIONS.items():
         name = annotations.get(key)
         if name and name not in kept:
             said.append(f"{key} names {name}, which is not kept")
-        elif situation.candidate is not None and name == situation.candidate.name and operation in situation.candidate.trial.disregards:
+        elif state.candidate is not None and name == state.candidate.name and operation in state.candidate.trial.disregards:
             said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
     return "; ".join(said) or None
 
 
-def _newer_defaults(situation: Situation, target: Record) -> str | None:
+def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
     """Only defaults that the user left to the operator count."""
     written: Mapping[str, Any] = target.inputs.get("engine") or {}
-    engine, runs, today = target.resolved.engine, target.resolved, situation.context.defaults
+    engine, runs, today = target.resolved.engine, target.resolved, state.context.defaults
     version = str(written.get("version") or today.versions[engine])
     image = str(written.get("image") or today.images[engine].replace("{version}", version))
     if (version, image) == (runs.version, runs.image):
@@ -69,11 +69,11 @@ def _newer_defaults(situation: Situation, target: Record) -> str | None:
     return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
 
 
-def foreign_template_keys(situation: Situation) -> list[str]:
+def foreign_template_keys(state: ReconcileState) -> list[str]:
     """Annotations, labels and containers in a live pod template that its revision does not have (``kubectl rollout restart`` adds one)."""
-    templates = {record.hash: _template(record.workload) for record in situation.records}
+    templates = {record.hash: _template(record.workload) for record in state.records}
     found = []
-    for workload in situation.snapshot.workloads:
+    for workload in state.snapshot.workloads:
         ours, live = templates.get(revision_of(workload)), _template(workload)
         if ours is None or live is None:
             continue

@@ -8,36 +8,36 @@ from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import Reason, shorten, timestamp
-from dflash_controller.planning.revisions.revision import Record
-from dflash_controller.planning.state.reconcile_state import Situation
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.reconcile_state import ReconcileState
+from dflash_controller.tuner.decision import TunerDecision
 
 _AT_ONCE = frozenset({"Off", "Frozen"})
 """States that follow from what somebody did, not from measurements that may waver."""
 _HOUR = timedelta(hours=1)
 
 
-def said(decision: Decision) -> tuple[str, str, str]:
-    """What makes one decision another than the last: state, reason and recommendation, not its figures."""
+def reported_decision(decision: TunerDecision) -> tuple[str, str, str]:
+    """What makes one decision another than the last: state, reason and recommendation, not its metrics."""
     return decision.state, decision.reason.value, decision.recommendation.label() if decision.recommendation else ""
 
 
-def tuning_status(situation: Situation) -> Mapping[str, Any] | None:
+def tuning_status(state: ReconcileState) -> Mapping[str, Any] | None:
     """``status.tuning``.
 
     Traffic is noisy, and near the border between two blocks the better one may change with every look. So a decision that was derived
     from measurements and changes nothing is shown once it has stood for ``spec.tuning.window``, and one reason to leave things as they are
-    takes the place of another at most once an hour; until then the shown one stays, figures and all. Neither is a deployment called held
+    takes the place of another at most once an hour; until then the shown one stays, metrics and all. Neither is a deployment called held
     that has only just begun to be measured.
     """
-    shown: Mapping[str, Any] | None = (situation.deployment.get("status") or {}).get("tuning")
-    decision = situation.decision
+    shown: Mapping[str, Any] | None = (state.deployment.get("status") or {}).get("tuning")
+    decision = state.decision
     if decision is None:
         return shown
-    words = said(decision)
+    words = reported_decision(decision)
     if shown is not None and words == _words(shown) and (decision.state != "Held" or shown["message"] == shorten(decision.message)):
         return shown
-    if not _worth_it(situation, decision, words, shown):
+    if not _worth_it(state, decision, words, shown):
         return shown
     allowed = decision.next_change_allowed_at_s
     return {
@@ -46,7 +46,7 @@ def tuning_status(situation: Situation) -> Mapping[str, Any] | None:
         "reason": decision.reason.value,
         "message": shorten(decision.message),
         "inputs": dict(decision.numbers) or None,
-        "decidedAt": timestamp(situation.context.now),
+        "decidedAt": timestamp(state.context.now),
         "nextChangeAllowedAt": timestamp(datetime.fromtimestamp(allowed, UTC)) if allowed is not None else None,
     }
 
@@ -55,24 +55,24 @@ def _words(shown: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(shown.get("state", "")), str(shown.get("reason", "")), str(shown.get("recommendation") or "")
 
 
-def _worth_it(situation: Situation, decision: Decision, words: tuple[str, str, str], shown: Mapping[str, Any] | None) -> bool:
+def _worth_it(state: ReconcileState, decision: TunerDecision, words: tuple[str, str, str], shown: Mapping[str, Any] | None) -> bool:
     before = None if shown is None else shown.get("state")
     if decision.change_to is not None or decision.state in _AT_ONCE or before in _AT_ONCE:
         return True
     if shown is None and decision.state != "Held":
         return True
-    knowledge, spec, stable = situation.context.tuning, situation.spec, situation.stable
-    if spec is None or stable is None or knowledge.said != words or knowledge.said_since is None:
+    knowledge, spec, stable = state.context.tuning, state.spec, state.stable
+    if spec is None or stable is None or knowledge.reported != words or knowledge.reported_since is None:
         return False
-    now, window_s = situation.context.now, defaults.effective_tuning(spec, stable.resolved.trained_block_size).window_s
-    if (now - knowledge.said_since).total_seconds() < window_s:
+    now, window_s = state.context.now, defaults.effective_tuning(spec, stable.resolved.trained_block_size).window_s
+    if (now - knowledge.reported_since).total_seconds() < window_s:
         return False
     if shown is None or before == "Learning" or not (_as_it_is(words, stable) and _as_it_is(_words(shown), stable)):
         return True
     return timestamp(now - _HOUR) >= str(shown.get("decidedAt"))
 
 
-def _as_it_is(words: tuple[str, str, str], stable: Record) -> bool:
+def _as_it_is(words: tuple[str, str, str], stable: Revision) -> bool:
     """It comes to leaving things as they are. (Tuned with another recommendation than what runs: a change is due.)"""
     _, reason, recommendation = words
     return reason in (Reason.GAIN_TOO_SMALL, Reason.LEARNING) or (

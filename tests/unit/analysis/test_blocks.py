@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dflash_controller.analysis.blocks import BLOCK_REQUESTS, MOST_BLOCKS, traffic
-from dflash_controller.model.counters import Evidence, Reading, Trace
+from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Evidence
 from tests.support.analysis_world import Engine, evidence
 
 
@@ -67,15 +67,15 @@ def test_a_counter_that_appears_later_was_zero_before() -> None:
     """Engines export labelled counters with their first increment."""
     trace = Engine(count=20, failed=1.0).trace()
     first = [replace(r, failed=None, steps=None, requests=None) if r.at_s <= 90 else r for r in trace.readings]
-    sides = traffic(Evidence((Trace("pod", 0.0, tuple(first)),)), 60.0, concurrent=True)
+    sides = traffic(Evidence((CounterSeries("pod", 0.0, tuple(first)),)), 60.0, concurrent=True)
     assert sides.candidate.total("requests") == 20 * 40
     assert sides.candidate.total("failed") == 20
 
 
 def test_an_incomplete_reading_in_between_is_skipped() -> None:
     trace = Engine(count=20).trace()
-    holes = tuple(Reading(r.at_s) if r.at_s in (60.0, 300.0, 600.0) else r for r in trace.readings)
-    sides = traffic(Evidence((Trace("pod", 0.0, holes),)), 60.0, concurrent=True)
+    holes = tuple(CounterSnapshot(r.at_s) if r.at_s in (60.0, 300.0, 600.0) else r for r in trace.readings)
+    sides = traffic(Evidence((CounterSeries("pod", 0.0, holes),)), 60.0, concurrent=True)
     assert (sides.start_s, sides.candidate.total("requests")) == (90.0, 16 * 40)
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dflash_controller.analysis.blocks import Counts, Side
-from dflash_controller.analysis.effect_size import Batch, Contrast, contrast
+from dflash_controller.analysis.effect_size import Batch, EffectSize, effect_size
 
 
 def _counts(steps: float, committed: float, seconds: float = 30.0, passes: float | None = None) -> Counts:
@@ -19,8 +19,8 @@ def _side(pods: dict[str, list[Counts]]) -> Side:
     return Side((), tuple((pod, tuple(blocks)) for pod, blocks in pods.items()))
 
 
-def _acceptance(new: Side, old: Side, unseen: float = 0.03) -> Contrast | None:
-    return contrast(new, old, lambda b: b.committed, lambda b: b.steps, unseen)
+def _acceptance(new: Side, old: Side, unseen: float = 0.03) -> EffectSize | None:
+    return effect_size(new, old, lambda b: b.committed, lambda b: b.steps, unseen)
 
 
 def _random_pod(chance: random.Random, blocks: int, level: float = 6.0, memory: float = 0.0) -> list[Counts]:
@@ -77,9 +77,9 @@ def _loaded(batches: list[float], base_s: float, slope: float, acceptance: float
     return [_counts(3000, 3000 * acceptance, 3000 * base_s * batch**slope, 3000 / batch) for batch in batches]
 
 
-def _speed(new: Side, old: Side) -> Contrast:
+def _speed(new: Side, old: Side) -> EffectSize:
     batch = Batch(lambda b: math.log((b.steps or 0) / (b.passes or 1)), lambda b: b.steps)
-    found = contrast(new, old, lambda b: b.committed, lambda b: b.decode_seconds, 0.05, batch)
+    found = effect_size(new, old, lambda b: b.committed, lambda b: b.decode_seconds, 0.05, batch)
     assert found
     return found
 

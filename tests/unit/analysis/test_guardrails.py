@@ -10,7 +10,7 @@ import pytest
 from dflash_controller.analysis.guardrails import improbable
 from dflash_controller.analysis.histograms import difference, quantile, quantile_bounds, total
 from dflash_controller.analysis.judge import judge
-from dflash_controller.analysis.verdict import Decision, MetricVerdict, Outcome
+from dflash_controller.analysis.verdict import AnalysisDecision, MetricVerdict, Outcome
 from dflash_controller.api.defaults import GATES
 from dflash_controller.model.counters import Evidence, Histogram
 from tests.support.analysis_world import DRAFTER, TARGET, Engine, evidence, verdict
@@ -54,7 +54,7 @@ def test_a_longer_time_to_first_token_fails_only_as_a_lasting_one() -> None:
     assert found.outcome is Outcome.FAILED
     assert found.candidate == pytest.approx(0.2, rel=0.2)
     assert found.limit == 20
-    assert judge(TARGET, evidence(slow), NOW).decision is Decision.FAIL
+    assert judge(TARGET, evidence(slow), NOW).decision is AnalysisDecision.FAIL
     # Two windows are tolerated, and 960 s hold three of 300 s after the warm-up.
     assert _found("ttft", replace(slow, count=31), now_s=930.0).outcome is Outcome.SUCCESSFUL
     assert _found("ttft", replace(slow, count=32), now_s=960.0).outcome is Outcome.FAILED
@@ -76,7 +76,7 @@ def test_a_guardrail_without_data_neither_blocks_nor_fails() -> None:
     blind = Engine("new", seed=7, missing=frozenset({"time_to_first_token", "time_per_token", "failed"}))
     judgement = judge(NO_TEXT, evidence(blind), NOW)
     assert {verdict(judgement, metric).outcome for metric in ("ttft", "latency", "errors")} == {Outcome.INCONCLUSIVE}
-    assert judgement.decision is Decision.PROMOTE
+    assert judgement.decision is AnalysisDecision.PROMOTE
 
 
 def test_a_window_grows_until_it_holds_its_samples() -> None:
@@ -114,7 +114,7 @@ def test_failures_are_seen_though_their_counter_appears_with_the_first() -> None
 
 
 def test_a_restart_fails_at_once_and_none_passes_after_the_warm_up() -> None:
-    assert judge(TARGET, evidence(candidate_restarts=1), NOW).decision is Decision.FAIL
+    assert judge(TARGET, evidence(candidate_restarts=1), NOW).decision is AnalysisDecision.FAIL
     found = Evidence((Engine("new", count=1).trace(),))
     assert verdict(judge(TARGET, found, 30.0), "restarts").outcome is Outcome.INCONCLUSIVE
     assert verdict(judge(TARGET, found, 60.0), "restarts").outcome is Outcome.SUCCESSFUL

@@ -7,11 +7,11 @@ from dataclasses import replace
 from dflash_controller.analysis.blocks import traffic
 from dflash_controller.analysis.positions import by_position
 from dflash_controller.analysis.verdict import MetricVerdict, Outcome
-from dflash_controller.model.counters import Evidence, Trace
+from dflash_controller.model.counters import CounterSeries, Evidence
 from tests.support.analysis_world import DRAFTER, Engine
 
 
-def with_positions(trace: Trace, *survival: float) -> Trace:
+def with_positions(trace: CounterSeries, *survival: float) -> CounterSeries:
     readings = tuple(replace(item, accepted_at=tuple(share * (item.steps or 0.0) for share in survival)) for item in trace.readings)
     return replace(trace, readings=readings)
 

@@ -84,6 +84,6 @@ def test_every_reason_is_documented_and_well_formed() -> None:
         Reason.PAIR_UNKNOWN,
         Reason.NAME_TAKEN,
         Reason.ROLLED_BACK,
-        Reason.HELD_PAST_DEADLINE,
+        Reason.ANALYSIS_DEADLINE_EXCEEDED,
     )
     assert all(REASONS[reason].remedy for reason in needing)

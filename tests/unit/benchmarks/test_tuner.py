@@ -14,7 +14,7 @@ from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import load
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.priors import Card, Priors
-from dflash_controller.tuner.recommend import Load, recommend
+from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.steps import StepTimes
 
 PUBLISHED = tuner.Benchmark(load(DATA / "seed_tables.csv", DATA / "seed_accept.csv"))
@@ -86,7 +86,7 @@ def test_the_stated_uncertainty_is_that_of_the_tables() -> None:
             for cell in benchmark.cells:
                 series, other = cell.series, 24 - start
                 steps = StepTimes(tuner.points(series, [start], series.concurrencies), benchmark._priors[series.model].steps)
-                load_ = Load(float(cell.concurrency))
+                load_ = ObservedLoad(float(cell.concurrency))
                 told = recommend(start, [other], [load_], benchmark._own(series, start), steps).of(other)
                 true = math.log(series.speeds[other, cell.concurrency] / series.speeds[start, cell.concurrency])
                 misses.append((true - told.log_gain) / told.log_sigma)

@@ -13,28 +13,28 @@ import pytest
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.cli.replay import FIGURES, decisions, differences, main
-from dflash_controller.tuner.decision import Circumstances
+from dflash_controller.tuner.decision import TunerInputs
 from dflash_controller.tuner.learned import Learned, Past, Seen
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 
 ROOT = Path(__file__).parents[3]
 TUNING = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
 NOISE = {"timestamp": "2026-11-28T02:59:00.000Z", "severity": "INFO", "message": "leading"}
 LEARNED = Learned(
     points=tuple(StepPoint(16, load, 0.008 * (1 + 16 * load / 200), 50.0) for load in (1.0, 4.0, 16.0, 32.0)),
-    loads=(Load(32.0),),
+    loads=(ObservedLoad(32.0),),
     acceptance=(Seen(16, 1e5, 4.5e5),),
-    stretches=20,
-    past=Past(debts=((8, 900.0),), favoured=8, favoured_s=600.0, stays=((8, (3600.0, 7200.0)),)),
+    load_samples=20,
+    past=Past(regrets=((8, 900.0),), favoured=8, favoured_s=600.0, stays=((8, (3600.0, 7200.0)),)),
     speeds=((16, 1000.0),),
 )
 
 
 def entry(name: str = "qwen", at: str = "03:00:00", frozen: str = "") -> dict[str, Any]:
     """A line as the operator writes it."""
-    asked = Circumstances(
+    asked = TunerInputs(
         now_s=1.8e9,
         policy=TuningPolicy("Auto", (8, 16), "Restart", 5.0, 300, 1800, 4, False),
         speculation=Fixed(16),
@@ -62,11 +62,11 @@ def run(*lines: Any, argv: tuple[str, ...] = ()) -> tuple[int, str, str]:
 def test_a_decision_is_told_with_its_time_its_words_and_its_figures() -> None:
     code, out, err = run(NOISE, "noise", entry())
     assert (code, err) == (0, "")
-    head, message, figures, verdict, total = out.splitlines()
+    head, message, metric_values, verdict, total = out.splitlines()
     assert head == "2026-11-28T03:00:00.000Z default/qwen: Tuning, Tuned, recommends 8, changes to 8"
     assert message.startswith("    block 8 is expected to give ")
-    assert [part.split()[0] for part in figures.split(",")] == list(FIGURES)
-    assert figures.startswith("    block 16, concurrency 32.0, acceptance 4.5, gainPercent ")
+    assert [part.split()[0] for part in metric_values.split(",")] == list(FIGURES)
+    assert metric_values.startswith("    block 16, concurrency 32.0, acceptance 4.5, gainPercent ")
     assert (verdict, total) == ("    the same again", "1 decisions, 0 of them different")
 
 

@@ -20,7 +20,7 @@ from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.engines.sglang.limits import RELEASES as SGLANG
 from dflash_controller.engines.vllm.launch import RELEASES as VLLM
 from dflash_controller.model.snapshot import Key
-from dflash_controller.runtime.metrics import Metrics, Shown
+from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.settings import PREFIX, Settings
 from testbed.simulator.faults import Faults
 
@@ -58,7 +58,7 @@ def test_modules_and_files_exist(page: Path) -> None:
 def test_every_metric_of_the_operator_is_documented_and_no_other() -> None:
     metrics = Metrics()
     metrics.watch_queue(lambda: 0.0, lambda: 0.0)
-    metrics.show(Key("a", "b"), Shown("Held", {"r": "stable"}, [{"metric": "speed", "verdict": "Failed", "limit": 5.0}]))
+    metrics.show(Key("a", "b"), StatusMetrics("Held", {"r": "stable"}, [{"metric": "speed", "verdict": "Failed", "limit": 5.0}]))
     page = metrics.page().decode()
     exist = set(re.findall(r"^# TYPE (dflash_\w+) ", page, re.MULTILINE))
     named = set(re.findall(r"^\| `(dflash_\w+)", text_of("docs/operations.md"), re.MULTILINE))

@@ -20,7 +20,7 @@ from dflash_controller.api.types import Spec
 from dflash_controller.planning.replicas.scaling import Budget, rollout_goals
 from dflash_controller.planning.revisions.diff import Part, question
 from dflash_controller.planning.revisions.outcome import Phase
-from dflash_controller.planning.revisions.revision import Record, read
+from dflash_controller.planning.revisions.revision import Revision, read
 from tests.support.planning_world import World
 
 PAGE = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ EDITS: Mapping[str, Any] = {
 }
 
 
-def pair_of_records(edit: Mapping[str, Any]) -> tuple[Record, Record]:
+def pair_of_records(edit: Mapping[str, Any]) -> tuple[Revision, Revision]:
     """Those of a revision in force and of the one that an edit makes."""
     world = World({"target": MODEL, "drafter": {"revision": "a" * 40}, "blockSize": 16, "replicas": 3})
     world.settle()

@@ -4,7 +4,7 @@ import pytest
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.engines import ENGINES
-from dflash_controller.engines.protocol import Dialect
+from dflash_controller.engines.protocol import ReleaseProfile
 from dflash_controller.engines.releases import version
 
 
@@ -25,7 +25,7 @@ from dflash_controller.engines.releases import version
     ],
 )
 def test_nearest_older_tested_dialect(engine: str, requested: str, release: str, tested: bool) -> None:
-    assert ENGINES[engine].dialect(requested) == Dialect(release, tested)
+    assert ENGINES[engine].dialect(requested) == ReleaseProfile(release, tested)
 
 
 @pytest.mark.parametrize(

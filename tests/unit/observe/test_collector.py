@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.model.counters import Reading
+from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.collector import Collector
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import STALE, Absent, Error, Value
-from dflash_controller.observe.pipeline.series import Cell, Span, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Refusal, Round, Target
-from dflash_controller.observe.status_values.display import Shown, ShowSettings
+from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics
 from dflash_controller.observe.status_values.health import MetricsHealth
 
 DEMO, OTHER = Key("ns", "demo"), Key("ns", "other")
-BUSY = Window(300, {Cell("accepted"): 54_000.0, Cell("drafts"): 10_000.0, Cell("tokens"): 64_000.0})
-COLLAPSED = Window(300, {Cell("accepted"): 0.0, Cell("drafts"): 10_000.0, Cell("tokens"): 10_000.0})
+BUSY = CounterWindow(300, {LabelledMetric("accepted"): 54_000.0, LabelledMetric("drafts"): 10_000.0, LabelledMetric("tokens"): 64_000.0})
+COLLAPSED = CounterWindow(300, {LabelledMetric("accepted"): 0.0, LabelledMetric("drafts"): 10_000.0, LabelledMetric("tokens"): 10_000.0})
 
 
 def pod(name: str, deployment: str = "demo", revision: str = "r1") -> Target:
@@ -33,11 +33,11 @@ class Fleet:
 
     failed_reason, where = Reason.METRICS_UNREACHABLE, "The source"
 
-    def __init__(self, targets: Sequence[Target], settings: ShowSettings | None = None) -> None:
+    def __init__(self, targets: Sequence[Target], settings: DisplaySettings | None = None) -> None:
         self.pods: Sequence[Target] = targets
         self.answer: Callable[[Sequence[Target]], Round] = healthy
         self.now = 0.0
-        self.shows = {DEMO: Shown("r1"), OTHER: Shown("r1")}
+        self.shows = {DEMO: StatusMetrics("r1"), OTHER: StatusMetrics("r1")}
         self.told: list[set[Key]] = []
         self.closed = False
         self.collector = Collector(
@@ -79,11 +79,11 @@ def healthy(targets: Sequence[Target]) -> Round:
 
 
 def failing(message: str) -> Callable[[Sequence[Target]], Round]:
-    return lambda targets: Round(troubles={target.uid: Error(message) for target in targets})
+    return lambda targets: Round(failures={target.uid: Error(message) for target in targets})
 
 
 def silent(targets: Sequence[Target]) -> Round:
-    return Round(troubles={target.uid: Absent("NoSeries") for target in targets})
+    return Round(failures={target.uid: Absent("NoSeries") for target in targets})
 
 
 def waiting(targets: Sequence[Target]) -> Round:
@@ -93,7 +93,7 @@ def waiting(targets: Sequence[Target]) -> Round:
 async def test_before_the_first_round_nothing_is_said() -> None:
     fleet = Fleet([pod("a")])
     assert fleet.collector.health(DEMO) is None
-    assert fleet.collector.figures(DEMO, "r1") == Figures()
+    assert fleet.collector.metric_values(DEMO, "r1") == RevisionMetrics()
     assert fleet.collector.display(DEMO, "r1") is None
 
 
@@ -101,10 +101,10 @@ async def test_figures_are_per_revision_and_only_of_the_own_pods() -> None:
     fleet = Fleet([pod("a"), pod("b", revision="r2"), pod("c", deployment="other")])
     fleet.answer = lambda targets: Round({"a": BUSY, "b": COLLAPSED}, {"c": Error("no")}, frozenset("ab"))
     await fleet.rounds()
-    assert fleet.collector.figures(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
-    assert fleet.collector.figures(DEMO, "r2").acceptance_length == Value(1.0, 10_000)
-    assert fleet.collector.figures(OTHER, "r1").acceptance_length == Error("no")
-    assert fleet.collector.figures(OTHER, "r9") == Figures()
+    assert fleet.collector.metric_values(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
+    assert fleet.collector.metric_values(DEMO, "r2").acceptance_length == Value(1.0, 10_000)
+    assert fleet.collector.metric_values(OTHER, "r1").acceptance_length == Error("no")
+    assert fleet.collector.metric_values(OTHER, "r9") == RevisionMetrics()
 
 
 async def test_a_settled_fleet_is_told_once() -> None:
@@ -129,7 +129,7 @@ async def test_only_the_deployment_that_moved_is_told() -> None:
 async def test_after_a_restart_what_status_shows_stands() -> None:
     fleet = Fleet([pod("a")])
     before = {"acceptance_length": 6.1, "tokens_per_second": 220.0, "concurrency": 8.0, "block_size": 16.0}
-    fleet.shows[DEMO] = Shown("r1", before)
+    fleet.shows[DEMO] = StatusMetrics("r1", before)
     fleet.answer = waiting
     await fleet.rounds()
     fleet.answer = healthy
@@ -177,18 +177,18 @@ async def test_one_pod_that_answers_is_enough() -> None:
     fleet = Fleet([pod("a"), pod("b")])
     fleet.answer = lambda targets: Round({"a": BUSY}, {"b": Error("no")}, frozenset("a"))
     await fleet.rounds()
-    figures, health = fleet.collector.figures(DEMO, "r1"), fleet.collector.health(DEMO)
+    metric_values, health = fleet.collector.metric_values(DEMO, "r1"), fleet.collector.health(DEMO)
     assert health is not None
     assert health.available
-    assert (figures.pods_scraped, figures.pods_expected) == (1, 2)
-    assert figures.tokens_per_second == Value(pytest.approx(2 * 64_000 / 300), 64_000)  # type: ignore[arg-type]
+    assert (metric_values.pods_scraped, metric_values.pods_expected) == (1, 2)
+    assert metric_values.tokens_per_second == Value(pytest.approx(2 * 64_000 / 300), 64_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("answer", "reason", "part"),
     [
         (silent, Reason.METRICS_MISSING, "no metrics of the engines"),
-        (lambda _: Round(troubles={"a": STALE}), Reason.METRICS_STALE, "still scraped"),
+        (lambda _: Round(failures={"a": STALE}), Reason.METRICS_STALE, "still scraped"),
         (lambda _: Round(refusal=Refusal(Reason.PROMETHEUS_REQUIRED, "Too many.")), Reason.PROMETHEUS_REQUIRED, "Too many."),
         (failing("no answer within 2 s"), Reason.METRICS_UNREACHABLE, "no answer within 2 s"),
     ],
@@ -220,7 +220,7 @@ async def test_pods_that_left_leave_no_figures() -> None:
     await fleet.rounds()
     fleet.pods = []
     await fleet.rounds()
-    assert fleet.collector.figures(DEMO, "r1") == Figures()
+    assert fleet.collector.metric_values(DEMO, "r1") == RevisionMetrics()
     assert fleet.collector.display(DEMO, "r1") is None
 
 
@@ -238,7 +238,7 @@ async def test_another_revisions_values_are_not_shown() -> None:
 
 
 async def test_the_loop_survives_a_failing_round_and_closes_its_source(caplog: pytest.LogCaptureFixture) -> None:
-    fleet = Fleet([pod("a")], ShowSettings(interval_s=0.0))
+    fleet = Fleet([pod("a")], DisplaySettings(interval_s=0.0))
     third = asyncio.Event()
     calls = 0
 
@@ -262,14 +262,14 @@ async def test_the_loop_survives_a_failing_round_and_closes_its_source(caplog: p
     assert fleet.closed
     assert "a slip" in caplog.text
     assert fleet.collector.evidence(DEMO, "r1", None)[2] is None
-    assert fleet.collector.figures(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
+    assert fleet.collector.metric_values(DEMO, "r1").acceptance_length == Value(6.4, 10_000)
 
 
 def counting(fleet: Fleet, *uids: str) -> Callable[[Sequence[Target]], Round]:
     """Each of these pods answers, with counters that grow with time."""
 
     def answer(targets: Sequence[Target]) -> Round:
-        read = {uid: (Reading(fleet.now, requests=fleet.now),) for uid in uids}
+        read = {uid: (CounterSnapshot(fleet.now, requests=fleet.now),) for uid in uids}
         failed = {target.uid: Error("no answer within 2 s") for target in targets if target.uid not in uids}
         return Round({}, failed, frozenset(uids), read)
 
@@ -282,10 +282,10 @@ async def test_evidence_is_told_by_revision_from_the_rounds_so_far() -> None:
     assert fleet.collector.evidence(DEMO, "r2", "r1") == ((), (), None)
     fleet.answer = counting(fleet, "a", "b", "c")
     await fleet.rounds(3)
-    candidate, stable, trouble = fleet.collector.evidence(DEMO, "r2", "r1")
+    candidate, stable, failure = fleet.collector.evidence(DEMO, "r2", "r1")
     assert [(trace.pod, trace.ready_at_s, [one.at_s for one in trace.readings]) for trace in candidate] == [("b", 15.0, [0, 30, 60])]
     assert [trace.pod for trace in stable] == ["a"]
-    assert trouble is None
+    assert failure is None
     assert fleet.collector.evidence(DEMO, "r2", None) == (candidate, (), None)
 
 
@@ -331,7 +331,15 @@ async def test_one_pod_of_a_revision_that_answers_is_enough_and_no_metrics_are_n
     assert fleet.collector.evidence(DEMO, "r1", None)[2] == "Too many."
 
 
-SERVING = Window(30, {Cell("request_steps"): 8000.0, Cell("step_seconds"): 240.0, Cell("steps"): 1000.0, Cell("tokens"): 48_000.0})
+SERVING = CounterWindow(
+    30,
+    {
+        LabelledMetric("request_steps"): 8000.0,
+        LabelledMetric("step_seconds"): 240.0,
+        LabelledMetric("steps"): 1000.0,
+        LabelledMetric("tokens"): 48_000.0,
+    },
+)
 
 
 def spanning(fleet: Fleet, *uids: str) -> Callable[[Sequence[Target]], Round]:
@@ -343,12 +351,12 @@ async def test_stretches_of_the_revision_in_force_are_kept_until_asked_for() -> 
     fleet.now = 100.0
     fleet.answer = spanning(fleet, "a", "b", "c")
     await fleet.rounds(3)
-    assert [one.at_s for one in fleet.collector.stretches(DEMO, "r1")] == [100, 130, 160]
-    assert fleet.collector.stretches(DEMO, "r1") == []
-    assert len(fleet.collector.stretches(OTHER, "r1")) == 3
-    fleet.shows[DEMO] = Shown("r2")
+    assert [one.at_s for one in fleet.collector.load_samples(DEMO, "r1")] == [100, 130, 160]
+    assert fleet.collector.load_samples(DEMO, "r1") == []
+    assert len(fleet.collector.load_samples(OTHER, "r1")) == 3
+    fleet.shows[DEMO] = StatusMetrics("r2")
     await fleet.rounds()
-    assert [(one.at_s, one.concurrency) for one in fleet.collector.stretches(DEMO, "r2")] == [(190, 8)]
+    assert [(one.at_s, one.concurrency) for one in fleet.collector.load_samples(DEMO, "r2")] == [(190, 8)]
 
 
 async def test_stretches_outlive_the_only_pod_and_not_the_deployment() -> None:
@@ -360,8 +368,8 @@ async def test_stretches_outlive_the_only_pod_and_not_the_deployment() -> None:
     del fleet.shows[OTHER]
     fleet.answer = lambda _: Round()
     await fleet.rounds()
-    assert len(fleet.collector.stretches(DEMO, "r1")) == 1
-    assert fleet.collector.stretches(OTHER, "r1") == []
+    assert len(fleet.collector.load_samples(DEMO, "r1")) == 1
+    assert fleet.collector.load_samples(OTHER, "r1") == []
 
 
 async def test_pods_that_answered_are_counted_by_revision() -> None:

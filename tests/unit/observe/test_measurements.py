@@ -1,4 +1,4 @@
-"""Which pods the collector is asked to measure, and how the runtime asks for stretches: by the names it knows."""
+"""Which pods the collector is asked to measure, and how the runtime asks for load samples: by the names it knows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.store import Store
-from dflash_controller.observe.pipeline.series import Cell, Span, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Round, Target
-from dflash_controller.observe.status_values.display import ShowSettings
+from dflash_controller.observe.status_values.display import DisplaySettings
 from dflash_controller.runtime.measurements import Measurements
 from tests.support.planning_world import KEY, World
 
-SERVING = Window(
-    30, {Cell("passes"): 1000.0, Cell("tokens"): 8000.0, Cell("generated"): 48_000.0, Cell("verify_steps"): 8000.0}, {Cell("block"): 8.0}
+SERVING = CounterWindow(
+    30,
+    {
+        LabelledMetric("passes"): 1000.0,
+        LabelledMetric("tokens"): 8000.0,
+        LabelledMetric("generated"): 48_000.0,
+        LabelledMetric("verify_steps"): 8000.0,
+    },
+    {LabelledMetric("block"): 8.0},
 )
 
 
@@ -69,7 +76,7 @@ class Fleet:
                 "status": {"podIP": "127.0.0.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
             },
         )
-        self.measurements = Measurements(self.store, self.source, lambda _: None, ShowSettings())
+        self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings())
 
 
 @pytest.mark.parametrize(
@@ -87,6 +94,6 @@ async def test_stretches_and_measured_pods_are_asked_for_by_the_name_of_the_stab
     await fleet.measurements.collector.round()
     assert fleet.measurements.measured(KEY, fleet.stable) == 1
     assert fleet.measurements.measured(KEY, "demo-other") == 0
-    (told,) = fleet.measurements.stretches(KEY, fleet.stable)
+    (told,) = fleet.measurements.load_samples(KEY, fleet.stable)
     assert (told.block, told.committed, told.steps) == (8, 48_000, 8000)
-    assert fleet.measurements.stretches(KEY, fleet.stable) == []
+    assert fleet.measurements.load_samples(KEY, fleet.stable) == []

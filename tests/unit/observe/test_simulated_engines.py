@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, figures
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, revision_metrics
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Absent, Value
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -25,15 +25,15 @@ def engine(name: str, block: int) -> SimulatedEngine:
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 
 
-def observed(name: str, before: str | None, after: str | None, seconds: float, speculation_on: bool) -> Figures:
+def observed(name: str, before: str | None, after: str | None, seconds: float, speculation_on: bool) -> RevisionMetrics:
     ring = Ring(300.0)
     for at, text in ((0.0, before), (seconds, after)):
-        page = read_page(text or "", DIALECTS[name])
+        page = read_page(text or "", METRIC_SCHEMAS[name])
         assert page is not None
         ring.add(at, page)
     window = ring.window(seconds)
     assert window is not None
-    return figures(DIALECTS[name], [window], expected=1, speculation_on=speculation_on)
+    return revision_metrics(METRIC_SCHEMAS[name], [window], expected=1, speculation_on=speculation_on)
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.tuner.learned import Learned
 from tests.support.planning_world import PASSED, UNDECIDED, World
@@ -21,7 +21,7 @@ def serve(world: World, length: float, block: int = 16) -> None:
     world.advance(300)
     now_s = world.now.timestamp()
     recent = tuple(
-        Stretch(now_s - 30 * age, 30.0, block, 8.0, 0.01, 20_000.0, 20_000.0 * length, 20_000.0 * length) for age in range(10, -1, -1)
+        LoadSample(now_s - 30 * age, 30.0, block, 8.0, 0.01, 20_000.0, 20_000.0 * length, 20_000.0 * length) for age in range(10, -1, -1)
     )
     world.tuning = Knowledge(learned=Learned(), recent=recent, measured=3)
     world.reconcile()
@@ -50,7 +50,7 @@ def collapse(world: World) -> None:
 
 
 def quiet_after_begin(world: World) -> None:
-    """Stretches are those of the revision in force, so they go with it."""
+    """Load samples are those of the revision in force, so they go with it."""
     for _ in range(40):
         stable = world.deployment["status"]["stableRevision"]
         written = world.reconcile()

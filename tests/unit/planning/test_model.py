@@ -174,7 +174,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             case "crash" | "crash for good":
                 self._crash(which, 5 if what == "crash for good" else 3)
             case "mend":
-                self._mend()
+                self._fix()
             case "hang":
                 for pod in list(world.pods.values())[:1]:
                     pod["hangs"] = True
@@ -251,7 +251,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             world.deployment["metadata"].get("annotations", {}).pop(f"{names.GROUP}/{operation}", None)
         world.judgement, world.capacity, world.answering, world.probe_error = PASSED, None, True, None
         world.overdue = frozenset()
-        self._mend()
+        self._fix()
         for pod in world.pods.values():
             pod["hangs"] = False
         self._settle()
@@ -280,11 +280,11 @@ class DeploymentMachine(RuleBasedStateMachine):
         assert not now.of_state("Candidate")
         failed = [item for item in now.of_state("Failed") if self.watch.is_asked_for(item)]
         wanted = now.revisions[str(now.in_force)]
-        if failed and not self.watch.is_wanted(wanted, now):
+        if failed and not self.watch.is_needed(wanted, now):
             assert (world.deployment["status"]["rollout"]["phase"], world.condition("Ready")) == ("RolledBack", "False")
             assert (world.condition("Stalled"), world.condition("Available")) == ("True", "True")
         else:
-            assert self.watch.is_wanted(wanted, now)
+            assert self.watch.is_needed(wanted, now)
             assert (world.condition("Ready"), world.condition("Stalled"), world.condition("Reconciling")) == ("True", "False", "False")
         shown = world.deployment["status"]
         for seconds in (30, 600, 86400):
@@ -333,7 +333,7 @@ class DeploymentMachine(RuleBasedStateMachine):
                 if whose == "any":
                     return
 
-    def _mend(self) -> None:
+    def _fix(self) -> None:
         for pod in self.world.pods.values():
             pod["broken"] = False
 

@@ -14,7 +14,7 @@ from dflash_controller.api.defaults import effective_rollout
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolve import OperatorDefaults
-from dflash_controller.planning.revisions.revision import State, read
+from dflash_controller.planning.revisions.revision import RevisionState, read
 from dflash_controller.planning.state.inputs import MetricsHealth
 from dflash_controller.planning.state.plan import Apply, Create, Delete, Event
 from tests.support.planning_world import KEY, World
@@ -403,7 +403,7 @@ def test_whatever_happens_the_budget_holds_and_the_end_is_the_spec(history: list
     interrupted = world.serving() == 0 and "candidateRevision" in world.deployment["status"]
     assert (world.condition("Ready"), world.reason("Ready") == "ScaledToZero") == (str(not interrupted), world.serving() == 0)
     records = [record for item in world.of_kind("ControllerRevision") if (record := read(item))]
-    assert [record.state for record in records].count(State.STABLE) == 1
+    assert [record.state for record in records].count(RevisionState.STABLE) == 1
     assert len(world.of_kind("Deployment")) == 1
 
 

@@ -138,7 +138,7 @@ def test_without_automatic_rollback_a_failed_candidate_waits_for_a_human() -> No
     world = on_trial(FAILED, rollout={"automaticRollback": False})
     assert (phase(world), states(world)) == ("Held", {1: "Stable", 2: "Candidate"})
     assert (world.condition("Stalled"), world.reason("Stalled")) == ("True", "AnalysisFailed")
-    # The finding stands although the figures look better later on, and survives the operator and the status.
+    # The finding stands although the metrics look better later on, and survives the operator and the status.
     world.judgement = PASSED
     del world.deployment["status"]
     world.settle()
@@ -274,7 +274,7 @@ def test_outside_the_window_a_rollout_waits_and_one_under_way_is_carried_on() ->
 
 @pytest.mark.parametrize(
     ("choice", "end", "reason"),
-    [("Hold", "Held", "HeldPastDeadline"), ("Promote", "Completed", "Completed"), ("Rollback", "RolledBack", "Inconclusive")],
+    [("Hold", "Held", "AnalysisDeadlineExceeded"), ("Promote", "Completed", "Completed"), ("Rollback", "RolledBack", "Inconclusive")],
 )
 def test_without_a_verdict_by_the_deadline_the_spec_decides(choice: str, end: str, reason: str) -> None:
     world = on_trial(rollout={"onInconclusive": choice, "deadline": "1h"})

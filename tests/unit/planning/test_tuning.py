@@ -19,7 +19,7 @@ from dflash_controller.planning.revisions.revision import read
 from dflash_controller.planning.state.inputs import Knowledge, MetricsHealth
 from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.tuning import changes
-from dflash_controller.tuner.decision import Circumstances, Decision
+from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
 from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
@@ -32,19 +32,19 @@ class Policy:
 
     def __init__(self) -> None:
         self.wants: Speculation | None = None
-        self.asked: list[Circumstances] = []
+        self.asked: list[TunerInputs] = []
         self.reason = Reason.TUNED
 
-    def decide(self, circumstances: Circumstances, learned: Learned) -> Decision:
-        self.asked.append(circumstances)
-        mode = circumstances.policy.mode
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned) -> TunerDecision:
+        self.asked.append(tuner_inputs)
+        mode = tuner_inputs.policy.mode
         if mode == "Off":
-            return Decision("Off", Reason.TUNING_OFF, "off")
-        if circumstances.frozen:
-            return Decision("Frozen", Reason.FROZEN, circumstances.frozen)
-        wants = self.wants or circumstances.speculation
-        change = wants if mode == "Auto" and wants != circumstances.speculation else None
-        return Decision(
+            return TunerDecision("Off", Reason.TUNING_OFF, "off")
+        if tuner_inputs.frozen:
+            return TunerDecision("Frozen", Reason.FROZEN, tuner_inputs.frozen)
+        wants = self.wants or tuner_inputs.speculation
+        change = wants if mode == "Auto" and wants != tuner_inputs.speculation else None
+        return TunerDecision(
             "Tuning" if mode == "Auto" else "Advising", self.reason, f"wants {wants.label()}", wants, change, {"gainPercent": 20.0}
         )
 
@@ -150,7 +150,7 @@ def test_advise_shows_the_same_and_changes_nothing_until_auto(policy: Policy) ->
     policy.wants = Fixed(8)
     world.advance(60)
     world.settle()
-    world.tuning = replace(world.tuning, said=("Advising", "Tuned", "8"), said_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "Tuned", "8"), reported_since=world.now)
     world.advance(301)
     world.settle()
     assert (tuning(world)["state"], tuning(world)["recommendation"], block(world)) == ("Advising", "8", "16")
@@ -244,7 +244,7 @@ def test_a_wavering_decision_is_not_written(policy: Policy) -> None:
     shown = tuning(world)
     for wants, reason in [(Fixed(8), Reason.GAIN_TOO_SMALL), (Fixed(16), Reason.TUNED)] * 5:
         policy.wants, policy.reason = wants, reason
-        world.tuning = replace(world.tuning, said=("Advising", reason.value, wants.label()), said_since=world.now)
+        world.tuning = replace(world.tuning, reported=("Advising", reason.value, wants.label()), reported_since=world.now)
         world.advance(60)
         world.reconcile()
         assert tuning(world) == shown
@@ -254,7 +254,7 @@ def test_one_reason_to_leave_things_as_they_are_takes_the_place_of_another_once_
     world = tuned(tuning={"mode": "Advise"})
     shown = tuning(world)
     policy.wants, policy.reason = Fixed(8), Reason.GAIN_TOO_SMALL
-    world.tuning = replace(world.tuning, said=("Advising", "GainTooSmall", "8"), said_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "GainTooSmall", "8"), reported_since=world.now)
     world.advance(1800)
     world.reconcile()
     assert tuning(world) == shown
@@ -262,7 +262,7 @@ def test_one_reason_to_leave_things_as_they_are_takes_the_place_of_another_once_
     world.reconcile()
     assert tuning(world)["reason"] == "GainTooSmall"
     policy.reason = Reason.DOWNTIME_NOT_ALLOWED
-    world.tuning = replace(world.tuning, said=("Advising", "DowntimeNotAllowed", "8"), said_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "DowntimeNotAllowed", "8"), reported_since=world.now)
     world.advance(301)
     world.reconcile()
     assert tuning(world)["reason"] == "DowntimeNotAllowed", "a change that would pay is news"

@@ -192,11 +192,11 @@ def test_the_startup_probe_lasts_for_the_budget() -> None:
 
 def test_liveness_is_more_patient_than_readiness() -> None:
     container = engine_container(deployment())
-    patience = {
+    failure_threshold = {
         name: container[name]["periodSeconds"] * container[name]["failureThreshold"] for name in ("livenessProbe", "readinessProbe")
     }
-    assert patience["livenessProbe"] >= 300
-    assert patience["readinessProbe"] <= 60
+    assert failure_threshold["livenessProbe"] >= 300
+    assert failure_threshold["readinessProbe"] <= 60
 
 
 def test_workers_of_vllm_have_no_probe_and_those_of_sglang_one() -> None:

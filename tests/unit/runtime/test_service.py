@@ -15,11 +15,11 @@ from dflash_controller.api.speculation import Fixed
 from dflash_controller.cluster.errors import Invalid, LostLeadership, PlanConflict, Unavailable
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.logs import JsonFormatter
-from dflash_controller.runtime.metrics import Metrics, Shown
+from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.worker import Worker
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 from tests.support.virtual_time import run_in_virtual_time
 
 KEY = Key("ns", "demo")
@@ -54,7 +54,7 @@ def test_what_a_status_says_can_be_alerted_on() -> None:
     metrics = Metrics()
     condition = {"type": "Stalled", "status": "True", "reason": "EngineFailing", "lastTransitionTime": "2026-01-01T00:01:40Z"}
     notice = {"reason": "FieldFight", "message": "one"}
-    shown = Shown("Completed", {}, (), [condition], [notice, notice | {"message": "two"}], {"desired": 3, "serving": 2}, 900, 240.5)
+    shown = StatusMetrics("Completed", {}, (), [condition], [notice, notice | {"message": "two"}], {"desired": 3, "serving": 2}, 900, 240.5)
     metrics.show(KEY, shown)
     found = lines(metrics)
     of = 'deployment="demo",namespace="ns"'
@@ -76,14 +76,14 @@ def test_what_a_status_says_can_be_alerted_on() -> None:
 def test_series_of_a_deployment_go_with_it() -> None:
     metrics = Metrics()
     verdict = {"metric": "speed", "verdict": "Failed", "candidate": 60.0, "stable": 700.0, "limit": 5.0}
-    metrics.show(KEY, Shown("Analyzing", {"demo-a": "stable", "demo-b": "candidate"}, [verdict]))
-    metrics.show(Key("ns", "other"), Shown("Completed", {}))
+    metrics.show(KEY, StatusMetrics("Analyzing", {"demo-a": "stable", "demo-b": "candidate"}, [verdict]))
+    metrics.show(Key("ns", "other"), StatusMetrics("Completed", {}))
     assert 'dflash_deployments{phase="Completed"} 1.0' in lines(metrics)
     assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-b",role="candidate"} 1.0' in lines(metrics)
     assert 'dflash_rollout_phase{deployment="demo",namespace="ns",phase="Analyzing"} 1.0' in lines(metrics)
     assert 'dflash_rollout_verdict{deployment="demo",metric="speed",namespace="ns",verdict="Failed"} 1.0' in lines(metrics)
     assert 'dflash_rollout_metric{deployment="demo",metric="speed",namespace="ns",side="stable"} 700.0' in lines(metrics)
-    metrics.show(KEY, Shown("RollingBack", {"demo-b": "stable"}, [verdict]))
+    metrics.show(KEY, StatusMetrics("RollingBack", {"demo-b": "stable"}, [verdict]))
     assert 'dflash_revision_info{deployment="demo",namespace="ns",revision="demo-a",role="stable"} 1.0' not in lines(metrics)
     assert 'dflash_rollout_phases_total{phase="RollingBack"} 1.0' in lines(metrics)
     metrics.forget(KEY)
@@ -174,7 +174,7 @@ def test_a_reconcile_without_leadership_is_not_tried_again() -> None:
 def test_speeds_predicted_and_measured_stand_side_by_side_with_the_load_at_which_the_choice_turns() -> None:
     metrics, key = Metrics(), Key("models", "chat")
     numbers = {"tokensPerSecond8": 900.0, "tokensPerSecond16": 1000.0, "measuredTokensPerSecond16": 980.0, "concurrency": 8.0}
-    metrics.tuned(key, Decision("Tuning", Reason.TUNED, "words", Fixed(16), None, {**numbers, "crossoverConcurrency": 11.5}))
+    metrics.tuned(key, TunerDecision("Tuning", Reason.TUNED, "words", Fixed(16), None, {**numbers, "crossoverConcurrency": 11.5}))
     of = 'deployment="chat",namespace="models"'
     told = [line for line in lines(metrics) if line.startswith("dflash_tuner_")]
     assert 'dflash_tuner_predicted_tokens_per_second{block_size="8",' + of + "} 900.0" in told
@@ -184,5 +184,5 @@ def test_speeds_predicted_and_measured_stand_side_by_side_with_the_load_at_which
     assert [line for line in told if line.startswith("dflash_tuner_input")] == [
         'dflash_tuner_input{deployment="chat",name="concurrency",namespace="models"} 8.0'
     ]
-    metrics.tuned(key, Decision("Tuning", Reason.TUNED, "words", Fixed(16), None, numbers))
+    metrics.tuned(key, TunerDecision("Tuning", Reason.TUNED, "words", Fixed(16), None, numbers))
     assert not [line for line in lines(metrics) if line.startswith("dflash_tuner_crossover_concurrency{")]

@@ -15,11 +15,11 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.cli.replay import main as replay
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.runtime.logs import JsonFormatter
 from dflash_controller.runtime.tuners import Tuners
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 
 KEY = Key("models", "chat")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,10 +29,10 @@ class Measured:
     """Stands for the measurements."""
 
     def __init__(self) -> None:
-        self.waiting: list[Stretch] = []
+        self.waiting: list[LoadSample] = []
         self.pods = 2
 
-    def stretches(self, key: Key, stable: str) -> list[Stretch]:
+    def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
         taken, self.waiting = self.waiting, []
         return taken
 
@@ -52,7 +52,7 @@ class Room:
         for _ in range(minutes):
             self.now += timedelta(minutes=1)
             at_s = self.now.timestamp()
-            self.measured.waiting.append(Stretch(at_s, 60.0, block, 8.0, 0.01, 40_000.0, 200_000.0, 200_000.0))
+            self.measured.waiting.append(LoadSample(at_s, 60.0, block, 8.0, 0.01, 40_000.0, 200_000.0, 200_000.0))
 
 
 def revision(name: str, number: int = 1, learned: str | None = None, *, speculation: Any = None, **resolved: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_the_window_is_the_specs() -> None:
     one, ten = (room.tuners.knowledge(snapshot(revision("chat-ra"), tuning={"window": window})).learned for window in ("1m", "10m"))
     assert one is not None
     assert ten is not None
-    assert one.stretches < ten.stretches
+    assert one.load_samples < ten.load_samples
 
 
 def test_what_was_learned_is_to_be_kept_once_an_hour_and_comes_back_after_a_restart() -> None:
@@ -127,7 +127,7 @@ def test_what_was_learned_is_to_be_kept_once_an_hour_and_comes_back_after_a_rest
 
 
 def test_where_nothing_is_served_nothing_is_written() -> None:
-    """Nor where tuning is off, which has no stretches at all."""
+    """Nor where tuning is off, which has no load samples at all."""
     room = Room()
     room.tuners.knowledge(snapshot(revision("chat-ra")))
     room.now += timedelta(hours=5)
@@ -136,7 +136,7 @@ def test_where_nothing_is_served_nothing_is_written() -> None:
     assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is not None
     room.tuners.stored(KEY)
     room.now += timedelta(hours=5)
-    room.measured.waiting.append(Stretch(room.now.timestamp(), 60.0, 16, 0.0, 0.0, 0.0, 0.0, 0.0))
+    room.measured.waiting.append(LoadSample(room.now.timestamp(), 60.0, 16, 0.0, 0.0, 0.0, 0.0, 0.0))
     assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
 
 
@@ -202,14 +202,14 @@ def test_under_a_table_a_shorter_block_is_priced_as_a_true_one() -> None:
 
 def test_a_decision_is_logged_when_it_says_something_else_and_can_be_made_again(caplog: pytest.LogCaptureFixture) -> None:
     from dflash_controller.api.defaults import TuningPolicy
-    from dflash_controller.tuner.decision import Circumstances
+    from dflash_controller.tuner.decision import TunerInputs
     from dflash_controller.tuner.policy import decide
 
     room = Room()
     room.serve(30)
     learned = room.tuners.knowledge(snapshot(revision("chat-ra"))).learned
     assert learned is not None
-    asked = Circumstances(
+    asked = TunerInputs(
         now_s=room.now.timestamp(),
         policy=TuningPolicy("Advise", (8, 16), "Restart", 5.0, 300, 1800, 4, False),
         speculation=Fixed(16),
@@ -251,11 +251,11 @@ def test_how_long_too_few_pods_have_been_measured_is_known() -> None:
 def test_how_long_a_decision_has_stood_is_known() -> None:
     room = Room()
     room.tuners.knowledge(snapshot(revision("chat-ra")))
-    decision = Decision("Advising", Reason.TUNED, "words", Fixed(8))
+    decision = TunerDecision("Advising", Reason.TUNED, "words", Fixed(8))
     room.tuners.decided(KEY, decision)
     room.now += timedelta(minutes=5)
     room.tuners.decided(KEY, decision)
     known = room.tuners.knowledge(snapshot(revision("chat-ra")))
-    assert (known.said, known.said_since) == (("Advising", "Tuned", "8"), START)
+    assert (known.reported, known.reported_since) == (("Advising", "Tuned", "8"), START)
     room.tuners.forget(KEY)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).said == ()
+    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).reported == ()

@@ -14,9 +14,9 @@ import pytest
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import mean_length
-from dflash_controller.tuner.decision import Decision
+from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learned, Learner
 from dflash_controller.tuner.steps import StepPrior
 
@@ -31,7 +31,7 @@ def step_s(block: int, load: float) -> float:
     return 0.008 * (1 + block * load / 200)
 
 
-def stretch(at_s: float, block: int = 16, load: float = 8.0, **more: Any) -> Stretch:
+def load_sample(at_s: float, block: int = 16, load: float = 8.0, **more: Any) -> LoadSample:
     seconds = step_s(block, load)
     steps = 60 / seconds * load
     values: dict[str, Any] = {
@@ -44,13 +44,13 @@ def stretch(at_s: float, block: int = 16, load: float = 8.0, **more: Any) -> Str
         "committed": steps * mean_length(FIRST, DECAY, block),
         "tokens": steps * mean_length(FIRST, DECAY, block),
     }
-    return Stretch(**{**values, **more})
+    return LoadSample(**{**values, **more})
 
 
-def minutes(first: int, count: int, **what: Any) -> Iterator[tuple[float, Stretch]]:
+def minutes(first: int, count: int, **what: Any) -> Iterator[tuple[float, LoadSample]]:
     for minute in range(first, first + count):
         at_s = START + 60 * minute
-        yield at_s, stretch(at_s, **what)
+        yield at_s, load_sample(at_s, **what)
 
 
 def fed(learner: Learner, first: int, count: int, **what: Any) -> float:
@@ -61,14 +61,14 @@ def fed(learner: Learner, first: int, count: int, **what: Any) -> float:
     return now_s
 
 
-def weighed(block: int, change_to: int | None = None, cost_s: float = 60.0, **gains: float) -> Decision:
+def weighed(block: int, change_to: int | None = None, cost_s: float = 60.0, **gains: float) -> TunerDecision:
     numbers: dict[str, float | str] = {"block": block, "costSeconds": cost_s, "gainPercent": max(0.0, *gains.values())}
-    numbers.update({f"gainPercent{arm[1:]}": gain for arm, gain in gains.items()})
+    numbers.update({f"gainPercent{candidate_block[1:]}": gain for candidate_block, gain in gains.items()})
     target = Fixed(change_to) if change_to is not None else None
-    return Decision("Tuning", Reason.TUNED, "", target, target, numbers)
+    return TunerDecision("Tuning", Reason.TUNED, "", target, target, numbers)
 
 
-def noted(learner: Learner, first: int, count: int, decision: Decision) -> float:
+def noted(learner: Learner, first: int, count: int, decision: TunerDecision) -> float:
     now_s = START
     for minute in range(first, first + count):
         now_s = START + 60 * minute
@@ -84,7 +84,7 @@ def test_loads_are_shares_of_the_window_and_of_the_last_days() -> None:
     assert [(load.concurrency, load.share) for load in learned.loads] == [(32.0, 1.0)]
     assert [load.concurrency for load in learned.usual] == [1.0, 32.0]
     assert learned.usual[1].share == pytest.approx(0.5, abs=0.03)
-    assert learned.stretches == 6
+    assert learned.load_samples == 6
     both = learner.learned(now_s, 7200)
     assert [load.share for load in both.loads] == pytest.approx([0.5, 0.5], abs=0.02)
 
@@ -101,7 +101,7 @@ def test_step_times_are_pooled_by_block_and_load() -> None:
 
 def test_unfit_stretches_tell_acceptance_and_load_but_no_step_time() -> None:
     learner = Learner(PRIOR)
-    now_s = fed(learner, 1, 10, unfit="Prefill")
+    now_s = fed(learner, 1, 10, excluded="Prefill")
     learned = learner.learned(now_s)
     assert learned.points == ()
     assert learned.acceptance[0].length == pytest.approx(mean_length(FIRST, DECAY, 16), abs=0.01)
@@ -112,7 +112,7 @@ def test_the_speed_of_each_block_is_measured_over_the_window() -> None:
     learner = Learner(PRIOR)
     fed(learner, 1, 30, load=8.0)
     now_s = fed(learner, 31, 10, block=8, load=16.0)
-    learner.take([stretch(now_s, block=8, load=16.0, step_s=9.0, unfit="Unsteady")], now_s)
+    learner.take([load_sample(now_s, block=8, load=16.0, step_s=9.0, excluded="Unsteady")], now_s)
     expected = {block: mean_length(FIRST, DECAY, block) * load / step_s(block, load) for block, load in ((16, 8.0), (8, 16.0))}
     both = learner.learned(now_s, 1800)
     assert dict(both.speeds) == pytest.approx(expected, rel=0.01)
@@ -130,16 +130,16 @@ def test_without_speculation_a_step_is_a_token() -> None:
 def test_a_doubted_load_teaches_acceptance_and_nothing_else() -> None:
     learner = Learner(PRIOR)
     fed(learner, 1, 10, load=8.0)
-    now_s = fed(learner, 11, 5, load=24.0, doubted=True)
+    now_s = fed(learner, 11, 5, load=24.0, inconsistent=True)
     learned = learner.learned(now_s, 3600)
-    assert (learned.stretches, learned.doubted) == (15, 5)
+    assert (learned.load_samples, learned.inconsistent) == (15, 5)
     assert [load.concurrency for load in learned.loads] == [8.0]
     assert [load.concurrency for load in learned.usual] == [8.0]
     assert [point.concurrency for point in learned.points] == [8.0]
-    assert learned.acceptance[0].steps == pytest.approx(10 * stretch(0).steps + 5 * stretch(0, load=24.0).steps, rel=1e-4)
+    assert learned.acceptance[0].steps == pytest.approx(10 * load_sample(0).steps + 5 * load_sample(0, load=24.0).steps, rel=1e-4)
     assert Learned.from_json(json.loads(json.dumps(learned.to_json()))) == learned
     fed(learner, 16, 5, load=8.0)
-    assert learner.learned(now_s + 300, 240).doubted == 0
+    assert learner.learned(now_s + 300, 240).inconsistent == 0
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_doubted_load_teaches_acceptance_and_nothing_else() -> None:
 )
 def test_impossible_stretches_are_left_out(wrong: dict[str, Any]) -> None:
     learner = Learner(PRIOR)
-    learner.take([replace(stretch(START), **wrong)], START)
+    learner.take([replace(load_sample(START), **wrong)], START)
     assert learner.learned(START) == Learner(PRIOR).learned(START)
 
 
@@ -164,7 +164,7 @@ def test_survival_by_position_is_the_mean_over_steps_and_never_rises() -> None:
     learner = Learner(PRIOR)
     alive = tuple(0.9**place for place in range(1, 16))
     now_s = fed(learner, 1, 5, survival=alive)
-    learner.take([stretch(now_s, survival=(0.5, *[0.6] * 14))], now_s)
+    learner.take([load_sample(now_s, survival=(0.5, *[0.6] * 14))], now_s)
     seen = learner.learned(now_s).acceptance[0]
     assert len(seen.survival) == 15
     assert 0.8 < seen.survival[0] < 0.9
@@ -297,23 +297,23 @@ def test_old_step_times_lose_weight() -> None:
 def test_debt_grows_while_another_arm_is_better_and_falls_while_it_is_not() -> None:
     learner = Learner(PRIOR)
     now_s = noted(learner, 0, 61, weighed(16, _8=25.0))
-    assert learner.learned(now_s).past.debt(8) == pytest.approx(3600 * (1 - 1 / 1.25), abs=1)
+    assert learner.learned(now_s).past.regret(8) == pytest.approx(3600 * (1 - 1 / 1.25), abs=1)
     now_s = noted(learner, 61, 30, weighed(16, _8=-20.0))
-    assert learner.learned(now_s).past.debt(8) == pytest.approx(3600 * 0.2 - 1800 * 0.2, abs=20)
+    assert learner.learned(now_s).past.regret(8) == pytest.approx(3600 * 0.2 - 1800 * 0.2, abs=20)
     now_s = noted(learner, 91, 60, weighed(16, _8=-20.0))
-    assert learner.learned(now_s).past.debt(8) == 0
+    assert learner.learned(now_s).past.regret(8) == 0
 
 
 def test_time_that_nobody_saw_makes_no_debt() -> None:
     learner = Learner(PRIOR)
     learner.note(weighed(16, _8=25.0), START)
     learner.note(weighed(16, _8=25.0), START + 86400)
-    assert learner.learned(START).past.debt(8) == pytest.approx(300 * 0.2)
+    assert learner.learned(START).past.regret(8) == pytest.approx(300 * 0.2)
 
 
 def test_decisions_that_weighed_nothing_count_for_nothing() -> None:
     learner = Learner(PRIOR)
-    noted(learner, 0, 10, Decision("Frozen", Reason.FROZEN, ""))
+    noted(learner, 0, 10, TunerDecision("Frozen", Reason.FROZEN, ""))
     assert learner.learned(START).past == Learner(PRIOR).learned(START).past
 
 
@@ -372,7 +372,7 @@ def rich() -> tuple[Learner, float]:
     for minute in range(1500):
         now_s = START + 60 * minute
         block, load = draw.choice((4, 8, 16)), 2 ** draw.uniform(-1, 8)
-        learner.take([stretch(now_s, block, load, survival=tuple(0.912345**place for place in range(1, block)))], now_s)
+        learner.take([load_sample(now_s, block, load, survival=tuple(0.912345**place for place in range(1, block)))], now_s)
         gain = draw.uniform(-30, 30)
         learner.note(
             weighed(

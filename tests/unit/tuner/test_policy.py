@@ -16,11 +16,11 @@ from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance, Decay, mean_length
 from dflash_controller.tuner.crossover import between
-from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Change, Circumstances, Decision
+from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned, Past, Seen
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import StepTimes
 
 NOW = 1_800_000_000.0
@@ -38,22 +38,26 @@ def length(block: int) -> float:
     return mean_length(FIRST, DECAY, block)
 
 
-def known(load: float = 32.0, block: int = 16, debt: float = 10_000.0, **more: Any) -> Learned:
+def known(load: float = 32.0, block: int = 16, regret: float = 10_000.0, **more: Any) -> Learned:
     """A dense target that was seen at all loads with one block, and is now at ``load``."""
     points = tuple(StepPoint(block, c, step_s(block, c), 50.0) for c in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0))
-    past = Past(debts=tuple((arm, debt) for arm in (1, 4, 8, 16) if arm != block), favoured=8, favoured_s=3600.0)
+    past = Past(
+        regrets=tuple((candidate_block, regret) for candidate_block in (1, 4, 8, 16) if candidate_block != block),
+        favoured=8,
+        favoured_s=3600.0,
+    )
     values: dict[str, Any] = {
         "points": points,
-        "loads": (Load(load),),
-        "usual": (Load(1.0, 0.5), Load(32.0, 0.5)),
+        "loads": (ObservedLoad(load),),
+        "usual": (ObservedLoad(1.0, 0.5), ObservedLoad(32.0, 0.5)),
         "acceptance": (Seen(block, 1e5, 1e5 * length(block)),) if block > 1 else (),
-        "stretches": 20,
+        "load_samples": 20,
         "past": past,
     }
     return Learned(**{**values, **more})
 
 
-def asked(**more: Any) -> Circumstances:
+def asked(**more: Any) -> TunerInputs:
     values: dict[str, Any] = {
         "now_s": NOW,
         "policy": AUTO,
@@ -66,7 +70,7 @@ def asked(**more: Any) -> Circumstances:
         "surge": False,
         "restart_s": 120.0,
     }
-    return Circumstances(**{**values, **more})
+    return TunerInputs(**{**values, **more})
 
 
 def policy(**more: Any) -> TuningPolicy:
@@ -83,7 +87,7 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("circumstances", "learned", "state", "reason", "words"),
+    ("tuner_inputs", "learned", "state", "reason", "words"),
     [
         (asked(policy=policy(mode="Off")), known(), "Off", Reason.TUNING_OFF, "spec.tuning.mode"),
         (asked(frozen="a rollout is under way"), known(), "Frozen", Reason.FROZEN, "a rollout is under way"),
@@ -94,14 +98,14 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
         (asked(serving=1), known(), "Held", Reason.TOO_FEW_REPLICAS, "1 of 2"),
         (asked(replicas=0, serving=0), known(), "Held", Reason.TOO_FEW_REPLICAS, "0 of 0"),
         (asked(replicas=8, serving=8, measured=1), known(), "Held", Reason.METRICS_MISSING, "1 pods"),
-        (asked(), known(doubted=11), "Held", Reason.LOAD_UNCERTAIN, "in most of the last 300 s"),
-        (asked(), known(1.0, doubted=10), "Tuning", Reason.TUNED, "block 16 is the fastest"),
-        (asked(), known(stretches=3, doubted=3), "Learning", Reason.LEARNING, "3 stretches"),
+        (asked(), known(inconsistent=11), "Held", Reason.LOAD_UNCERTAIN, "in most of the last 300 s"),
+        (asked(), known(1.0, inconsistent=10), "Tuning", Reason.TUNED, "block 16 is the fastest"),
+        (asked(), known(load_samples=3, inconsistent=3), "Learning", Reason.LEARNING, "3 stretches"),
         (asked(), Learned(), "Learning", Reason.LEARNING, "0 stretches"),
         (asked(), known(acceptance=()), "Learning", Reason.LEARNING, "20 stretches"),
         (asked(), known(1.0), "Tuning", Reason.TUNED, "block 16 is the fastest at 1.0 requests"),
         (asked(policy=policy(min_gain_percent=80)), known(), "Tuning", Reason.GAIN_TOO_SMALL, "less than the 80 %"),
-        (asked(), known(debt=0.0), "Tuning", Reason.GAIN_TOO_SMALL, "does not pay yet"),
+        (asked(), known(regret=0.0), "Tuning", Reason.GAIN_TOO_SMALL, "does not pay yet"),
         (asked(changes=(Change(NOW - 600, 16, True),)), known(), "Tuning", Reason.DWELLING, "600 s ago"),
         (
             asked(changes=tuple(Change(NOW - h * 3600, 16, True) for h in (9, 7, 5, 3))),
@@ -122,8 +126,8 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
         (asked(), known(misses=2, missed=8, model_error=0.4), "Held", Reason.MODEL_MISMATCH, "+40 %"),
     ],
 )
-def test_each_gate_says_why(circumstances: Circumstances, learned: Learned, state: str, reason: Reason, words: str) -> None:
-    decision = decide(circumstances, learned)
+def test_each_gate_says_why(tuner_inputs: TunerInputs, learned: Learned, state: str, reason: Reason, words: str) -> None:
+    decision = decide(tuner_inputs, learned)
     assert (decision.state, decision.reason) == (state, reason)
     assert words in decision.message
     assert decision.change_to is None
@@ -162,13 +166,13 @@ def test_advise_says_the_same_and_never_acts_and_auto_then_acts_on_it() -> None:
 
 def test_with_one_load_seen_a_gain_below_15_percent_is_not_enough() -> None:
     single = (StepPoint(16, 12.0, step_s(16, 12.0), 100.0),)
-    learned = known(12.0, points=single, debt=150.0)
+    learned = known(12.0, points=single, regret=150.0)
     decision = decide(asked(), learned)
     assert 5 < float(decision.numbers["gainPercent"]) < 15
     assert decision.reason is Reason.GAIN_TOO_SMALL
     assert "only one load" in decision.message
-    assert decide(asked(), known(12.0, debt=150.0)).change_to == Fixed(8)
-    assert decide(asked(), known(12.0, points=single, debt=1000.0)).change_to == Fixed(8)
+    assert decide(asked(), known(12.0, regret=150.0)).change_to == Fixed(8)
+    assert decide(asked(), known(12.0, points=single, regret=1000.0)).change_to == Fixed(8)
 
 
 def test_a_mixture_of_experts_is_trusted_less() -> None:
@@ -177,17 +181,17 @@ def test_a_mixture_of_experts_is_trusted_less() -> None:
 
 
 def test_a_load_that_will_be_gone_soon_is_not_followed() -> None:
-    short = Past(debts=((8, 300.0),), favoured=8, favoured_s=60.0, stays=((8, (600.0, 620.0)), (16, (600.0,))), factor=1.0)
-    seldom = (Load(1.0, 0.9), Load(32.0, 0.1))
+    short = Past(regrets=((8, 300.0),), favoured=8, favoured_s=60.0, stays=((8, (600.0, 620.0)), (16, (600.0,))), factor=1.0)
+    seldom = (ObservedLoad(1.0, 0.9), ObservedLoad(32.0, 0.1))
     assert decide(asked(), known(past=short, usual=seldom)).reason is Reason.GAIN_TOO_SMALL
-    long = replace(short, debts=((8, 0.0),), stays=((8, (40_000.0,)), (16, (40_000.0,))))
+    long = replace(short, regrets=((8, 0.0),), stays=((8, (40_000.0,)), (16, (40_000.0,))))
     assert decide(asked(), known(past=long, usual=seldom)).change_to == Fixed(8)
 
 
 def test_the_last_change_of_a_day_must_suit_the_usual_load() -> None:
     three = tuple(Change(NOW - h * 3600, 16, True) for h in (9, 7, 5))
-    assert decide(asked(changes=three), known(usual=(Load(1.0, 0.95), Load(32.0, 0.05)))).change_to is None
-    assert decide(asked(changes=three), known(usual=(Load(1.0, 0.05), Load(32.0, 0.95)))).change_to == Fixed(8)
+    assert decide(asked(changes=three), known(usual=(ObservedLoad(1.0, 0.95), ObservedLoad(32.0, 0.05)))).change_to is None
+    assert decide(asked(changes=three), known(usual=(ObservedLoad(1.0, 0.05), ObservedLoad(32.0, 0.95)))).change_to == Fixed(8)
 
 
 def test_step_times_that_were_not_as_predicted_twice_lead_back() -> None:
@@ -218,7 +222,7 @@ def test_while_off_the_last_acceptance_is_believed() -> None:
 
 def test_an_engine_that_can_follows_a_table() -> None:
     eager = Seen(16, 1e5, 1e5 * mean_length(0.93, DECAY, 16))
-    learned = known(64.0, acceptance=(eager,), usual=(Load(1.0, 0.5), Load(64.0, 0.5)))
+    learned = known(64.0, acceptance=(eager,), usual=(ObservedLoad(1.0, 0.5), ObservedLoad(64.0, 0.5)))
     decision = decide(asked(schedule=True, policy=policy(min_gain_percent=2.0)), learned)
     assert isinstance(decision.change_to, Schedule)
     assert decision.change_to.ranges[0][2] == 15
@@ -231,17 +235,17 @@ SPECULATIONS: st.SearchStrategy[Speculation] = st.sampled_from([Fixed(4), Fixed(
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Circumstances, Learned]:
+def questions(draw: st.DrawFn) -> tuple[TunerInputs, Learned]:
     trained = draw(st.sampled_from([4, 8, 16]))
     current = draw(st.sampled_from([block for block in (4, 8, 16) if block <= trained]))
-    arms = tuple(sorted(draw(st.sets(st.sampled_from([1, 4, 8, 16, 32]), min_size=1))))
+    candidate_blocks = tuple(sorted(draw(st.sets(st.sampled_from([1, 4, 8, 16, 32]), min_size=1))))
     changes = tuple(
         Change(NOW - ago, 8, kept)
         for ago, kept in sorted(draw(st.lists(st.tuples(st.floats(0, 2 * DAY), st.booleans()), max_size=6)), reverse=True)
     )
     replicas = draw(st.integers(1, 8))
-    circumstances = asked(
-        policy=policy(mode=draw(st.sampled_from(["Auto", "Advise"])), block_sizes=arms),
+    tuner_inputs = asked(
+        policy=policy(mode=draw(st.sampled_from(["Auto", "Advise"])), block_sizes=candidate_blocks),
         speculation=Fixed(current),
         trained_block=trained,
         mixture=draw(st.booleans()),
@@ -269,21 +273,21 @@ def questions(draw: st.DrawFn) -> tuple[Circumstances, Learned]:
     learned = replace(
         learned, past=replace(learned.past, previous=draw(st.sampled_from([block for block in (1, 4, 8, 16) if block <= trained])))
     )
-    return circumstances, learned
+    return tuner_inputs, learned
 
 
 @settings(max_examples=60, deadline=None)
 @given(questions())
-def test_never_above_the_trained_block_never_within_the_dwell_and_the_same_when_replayed(question: tuple[Circumstances, Learned]) -> None:
-    circumstances, learned = question
-    decision = decide(circumstances, learned)
+def test_never_above_the_trained_block_never_within_the_dwell_and_the_same_when_replayed(question: tuple[TunerInputs, Learned]) -> None:
+    tuner_inputs, learned = question
+    decision = decide(tuner_inputs, learned)
     for speculation in (decision.recommendation, decision.change_to):
-        assert speculation is None or speculation.max_block_size <= circumstances.trained_block
-    if circumstances.policy.mode == "Advise":
+        assert speculation is None or speculation.max_block_size <= tuner_inputs.trained_block
+    if tuner_inputs.policy.mode == "Advise":
         assert decision.change_to is None
     if decision.change_to is not None:
-        assert not circumstances.changes or NOW - circumstances.changes[-1].at_s >= circumstances.policy.min_dwell_s
-        assert sum(NOW - change.at_s < DAY for change in circumstances.changes) < circumstances.policy.max_changes_per_day
+        assert not tuner_inputs.changes or NOW - tuner_inputs.changes[-1].at_s >= tuner_inputs.policy.min_dwell_s
+        assert sum(NOW - change.at_s < DAY for change in tuner_inputs.changes) < tuner_inputs.policy.max_changes_per_day
         assert decision.change_to == decision.recommendation or decision.reason is Reason.MODEL_MISMATCH
     assert all(math.isfinite(value) for value in decision.numbers.values() if not isinstance(value, str))
     assert len(decision.numbers) < 64
@@ -334,11 +338,11 @@ def test_measured_speeds_stand_beside_predicted_ones() -> None:
 def test_log_lines_of_earlier_releases_can_be_replayed() -> None:
     decision = decide(asked(), known())
     old = json.loads(json.dumps(decision.inputs))
-    del old["circumstances"]["leaving"], old["learned"]["doubted"]
+    del old["tuner_inputs"]["leaving"], old["learned"]["inconsistent"]
     assert replay(old).change_to == decision.change_to
 
 
-@pytest.mark.parametrize("damage", [{}, {"circumstances": {}}, {"circumstances": None}])
+@pytest.mark.parametrize("damage", [{}, {"tuner_inputs": {}}, {"tuner_inputs": None}])
 def test_inputs_that_are_not_sound_are_refused(damage: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         replay(damage)
@@ -346,6 +350,6 @@ def test_inputs_that_are_not_sound_are_refused(damage: dict[str, Any]) -> None:
 
 def test_a_log_line_stays_small() -> None:
     points = tuple(StepPoint(block, 2 ** (place / 4), 0.012345, 123.45) for block in (8, 16) for place in range(40))
-    loads = tuple(Load(2 ** (place / 8), 0.0123) for place in range(48))
-    decision: Decision = decide(asked(), known(points=points, usual=loads))
+    loads = tuple(ObservedLoad(2 ** (place / 8), 0.0123) for place in range(48))
+    decision: TunerDecision = decide(asked(), known(points=points, usual=loads))
     assert len(json.dumps(decision.inputs, separators=(",", ":"))) < 8192

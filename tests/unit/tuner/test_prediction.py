@@ -10,22 +10,22 @@ import pytest
 from dflash_controller.api.speculation import Fixed, Schedule
 from dflash_controller.model.prediction import Prediction
 from dflash_controller.tuner.learned import Learned
-from dflash_controller.tuner.prediction import promise
-from dflash_controller.tuner.recommend import Load
+from dflash_controller.tuner.prediction import predict
+from dflash_controller.tuner.recommend import ObservedLoad
 from tests.unit.tuner.test_policy import asked, known, length, step_s
 
 EIGHT, SIXTEEN = Fixed(8), Fixed(16)
 
 
 def told(learned: Learned | None, least: float = 5.0) -> Prediction:
-    return promise(learned, SIXTEEN, EIGHT, mixture=False, min_gain_percent=least)
+    return predict(learned, SIXTEEN, EIGHT, mixture=False, min_gain_percent=least)
 
 
 def test_the_gain_is_the_one_at_the_load_of_now() -> None:
     right = math.log(length(8) / length(16) * step_s(16, 32.0) / step_s(8, 32.0))
     assert told(known(32.0)).gain == pytest.approx(right, abs=0.03)
     assert told(known(1.0)) == Prediction(), "there the long block is faster"
-    mixed = replace(known(32.0), loads=(Load(1.0, 0.5), Load(32.0, 0.5)))
+    mixed = replace(known(32.0), loads=(ObservedLoad(1.0, 0.5), ObservedLoad(32.0, 0.5)))
     assert 0 < told(mixed).gain < told(known(32.0)).gain
 
 
@@ -37,7 +37,7 @@ def test_half_of_it_must_be_kept_or_what_is_asked_of_any_change() -> None:
 
 def test_a_schedule_can_be_promised() -> None:
     table = Schedule(((1, 8, 15), (9, 64, 7)))
-    found = promise(known(32.0), SIXTEEN, table, mixture=False, min_gain_percent=5.0)
+    found = predict(known(32.0), SIXTEEN, table, mixture=False, min_gain_percent=5.0)
     assert 0 < found.gain < told(known(32.0)).gain, "a shorter block under a table costs a little more than a true one"
 
 
@@ -48,7 +48,7 @@ def test_where_nothing_can_be_predicted_nothing_is_promised() -> None:
 
 def test_while_the_only_replica_is_on_trial_what_was_seen_last_counts() -> None:
     learned = known(32.0)
-    quiet = replace(learned, loads=(), acceptance=(), drafted=learned.acceptance[0], usual=(Load(32.0),))
+    quiet = replace(learned, loads=(), acceptance=(), drafted=learned.acceptance[0], usual=(ObservedLoad(32.0),))
     assert told(quiet).gain == pytest.approx(told(learned).gain)
 
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.engines import ENGINES
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import Acceptance, Decay
-from dflash_controller.tuner.cost_benefit import Price, horizon_of, verdict
+from dflash_controller.tuner.cost_benefit import SwitchingCost, cost_benefit, horizon_of
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.recommend import Load, best_by_concurrency, recommend
-from dflash_controller.tuner.regret import Ledger, won
+from dflash_controller.tuner.recommend import ObservedLoad, best_by_concurrency, recommend
+from dflash_controller.tuner.regret import RegretLedger, won
 from dflash_controller.tuner.schedule import best_schedule, block_at, materially_different, speed
 from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
-from dflash_controller.tuner.window import Window
+from dflash_controller.tuner.window import DecisionWindow
 from testbed.contract.examples import request
 from testbed.simulator.argv import parse
 from testbed.simulator.settings import EngineSettings
@@ -42,7 +42,7 @@ Table = dict[tuple[int, int], float]
 """Seconds of a step by block and concurrency."""
 
 PRIORS = st.builds(StepPrior, st.floats(20.0, 2000.0), st.floats(0.5, 1.0))
-ARMS = st.lists(st.sampled_from(ALL), min_size=1, max_size=5, unique=True)
+CANDIDATE_BLOCKS = st.lists(st.sampled_from(ALL), min_size=1, max_size=5, unique=True)
 DRAFTING = st.lists(st.sampled_from(ALL[1:]), min_size=1, max_size=5, unique=True)
 CHANCES = st.lists(st.one_of(st.floats(0.0, 1.0), st.just(1.0), st.just(0.0)), min_size=LONGEST - 1, max_size=LONGEST - 1)
 RISES = st.lists(st.one_of(st.floats(0.0, 1.0), st.just(0.0), st.floats(5.0, 60.0)), min_size=1, max_size=30)
@@ -68,7 +68,7 @@ def curve(rises: list[float]) -> dict[int, float]:
 
 
 @st.composite
-def tables(draw: st.DrawFn, blocks: st.SearchStrategy[list[int]] = ARMS) -> Table:
+def tables(draw: st.DrawFn, blocks: st.SearchStrategy[list[int]] = CANDIDATE_BLOCKS) -> Table:
     """Step times of some blocks that follow no law at all but that each rises with concurrency, by cliffs or not."""
     table: Table = {}
     for block in draw(blocks):
@@ -90,12 +90,14 @@ def log_speeds(table: Table, length: dict[int, float], c: int) -> dict[int, floa
 @FEWER
 @given(RISES, CHANCES, DRAFTING, st.integers(1, LONGEST * MOST), PRIORS)
 def test_one_block_seen_on_both_sides_of_a_limit_of_graph_capture_tells_the_best_of_all_blocks(
-    rises: list[float], chances: list[float], arms: list[int], limit: int, prior: StepPrior
+    rises: list[float], chances: list[float], candidate_blocks: list[int], limit: int, prior: StepPrior
 ) -> None:
     times, length = curve(rises), lengths(chances)
     seen = StepTimes([StepPoint(LONGEST, tokens / LONGEST, s) for tokens, s in times.items()], prior, Limits(tokens=(limit,)))
-    for c, pick in enumerate(best_by_concurrency(arms, MOST, accepted(chances), seen), start=1):
-        speeds = {arm: math.log(c * length[arm] / times[arm * c]) for arm in arms}
+    for c, pick in enumerate(best_by_concurrency(candidate_blocks, MOST, accepted(chances), seen), start=1):
+        speeds = {
+            candidate_block: math.log(c * length[candidate_block] / times[candidate_block * c]) for candidate_block in candidate_blocks
+        }
         assert pick in speeds
         assert speeds[pick] >= max(speeds.values()) - LESS
 
@@ -105,12 +107,12 @@ def test_one_block_seen_on_both_sides_of_a_limit_of_graph_capture_tells_the_best
 def test_blocks_that_were_seen_are_ranked_as_they_were_seen_whatever_the_law_says(
     table: Table, chances: list[float], prior: StepPrior, tokens: list[int], requests: list[int]
 ) -> None:
-    length, arms = lengths(chances), {block for block, _ in table}
+    length, candidate_blocks = lengths(chances), {block for block, _ in table}
     steps = learned(table, prior, Limits(tuple(sorted(tokens)), tuple(sorted(set(requests)))))
-    for c, pick in enumerate(best_by_concurrency(arms, MOST, accepted(chances), steps), start=1):
+    for c, pick in enumerate(best_by_concurrency(candidate_blocks, MOST, accepted(chances), steps), start=1):
         speeds = log_speeds(table, length, c)
         assert speeds[pick] >= max(speeds.values()) - LESS
-        best = recommend(pick, arms, [Load(c)], accepted(chances), steps).best
+        best = recommend(pick, candidate_blocks, [ObservedLoad(c)], accepted(chances), steps).best
         assert math.log(best.tokens_per_s) == pytest.approx(max(speeds.values()), abs=LESS)
 
 
@@ -119,10 +121,10 @@ def test_blocks_that_were_seen_are_ranked_as_they_were_seen_whatever_the_law_say
 def test_a_draft_accepted_more_often_never_moves_the_choice_to_a_smaller_block(
     table: Table, chances: list[float], prior: StepPrior, place: int, more: float
 ) -> None:
-    """Wherever in the block: all drafts after it are reached more often too. Whatever the arms, speculation off among them."""
+    """Wherever in the block: all drafts after it are reached more often too. Whatever the block sizes, speculation off among them."""
     better = [*chances[:place], chances[place] + more * (1 - chances[place]), *chances[place + 1 :]]
-    steps, arms = learned(table, prior), {block for block, _ in table}
-    before, after = (best_by_concurrency(arms, MOST, accepted(each), steps) for each in (chances, better))
+    steps, candidate_blocks = learned(table, prior), {block for block, _ in table}
+    before, after = (best_by_concurrency(candidate_blocks, MOST, accepted(each), steps) for each in (chances, better))
     for c, (was, now) in enumerate(zip(before, after, strict=True), start=1):
         speeds = log_speeds(table, lengths(better), c)
         assert now >= was or abs(speeds[now] - speeds[was]) < LESS
@@ -137,7 +139,7 @@ def test_a_draft_accepted_more_often_never_moves_the_choice_to_a_smaller_block(
     PRIORS,
 )
 def test_where_the_slope_never_falls_more_concurrency_never_lengthens_the_block(
-    steeper: list[float], chances: list[float], arms: list[int], block: int, prior: StepPrior
+    steeper: list[float], chances: list[float], candidate_blocks: list[int], block: int, prior: StepPrior
 ) -> None:
     """A curve through points at each doubling, straight between them in logarithms, seen at one block."""
     slopes = [min(1.0, sum(steeper[: place + 1])) for place in range(8)]
@@ -149,9 +151,9 @@ def test_where_the_slope_never_falls_more_concurrency_never_lengthens_the_block(
         return logs[place] + slopes[place] * math.log(tokens / 2**place)
 
     length = lengths(chances)
-    picks = best_by_concurrency(arms, 16, accepted(chances), steps)
+    picks = best_by_concurrency(candidate_blocks, 16, accepted(chances), steps)
     for c, pick in enumerate(picks, start=1):
-        speeds = {arm: math.log(length[arm]) - log_s(arm * c) for arm in arms}
+        speeds = {candidate_block: math.log(length[candidate_block]) - log_s(candidate_block * c) for candidate_block in candidate_blocks}
         assert speeds[pick] >= max(speeds.values()) - LESS
         later = picks[c] if c < 16 else pick
         assert later <= pick or abs(speeds[pick] - speeds[later]) < LESS
@@ -164,23 +166,23 @@ def test_where_the_slope_never_falls_more_concurrency_never_lengthens_the_block(
     st.integers(1, 40),
     CHANCES,
     st.floats(0.0, 20.0),
-    st.lists(st.builds(Load, st.floats(0.1, 20.0)), max_size=3),
+    st.lists(st.builds(ObservedLoad, st.floats(0.1, 20.0)), max_size=3),
 )
 def test_no_block_above_the_trained_one_is_ever_chosen(
-    arms: list[int], trained: int, current: int, chances: list[float], gain: float, loads: list[Load]
+    candidate_blocks: list[int], trained: int, current: int, chances: list[float], gain: float, loads: list[ObservedLoad]
 ) -> None:
     acceptance = accepted(chances)
     steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16)], StepPrior(200.0, 0.7))
-    legal = {arm for arm in arms if 1 <= arm <= trained}
+    legal = {candidate_block for candidate_block in candidate_blocks if 1 <= candidate_block <= trained}
     if not legal:
         with pytest.raises(ValueError, match="legal"):
-            best_by_concurrency(arms, MOST, acceptance, steps, trained_block=trained)
+            best_by_concurrency(candidate_blocks, MOST, acceptance, steps, trained_block=trained)
         with pytest.raises(ValueError, match="legal"):
-            best_schedule(arms, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
+            best_schedule(candidate_blocks, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
         return
-    assert set(best_by_concurrency(arms, MOST, acceptance, steps, trained_block=trained)) <= legal
-    assert recommend(current, arms, [Load(3)], acceptance, steps, trained_block=trained).block in legal | {current}
-    found = best_schedule(arms, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
+    assert set(best_by_concurrency(candidate_blocks, MOST, acceptance, steps, trained_block=trained)) <= legal
+    assert recommend(current, candidate_blocks, [ObservedLoad(3)], acceptance, steps, trained_block=trained).block in legal | {current}
+    found = best_schedule(candidate_blocks, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
     assert {block_at(found, c) for c in range(1, MOST + 1)} <= legal
     assert found.max_block_size <= trained
 
@@ -202,22 +204,22 @@ def worth(blocks: tuple[int, ...], table: Table, length: dict[int, float], cost:
 def test_the_schedule_is_the_best_of_all_assignments_of_blocks_its_price_counted(
     table: Table, chances: list[float], cost: float, shares: list[float]
 ) -> None:
-    length, arms, up_to = lengths(chances), sorted({block for block, _ in table}), 5
+    length, candidate_blocks, up_to = lengths(chances), sorted({block for block, _ in table}), 5
     steps, acceptance = learned(table, StepPrior(200.0, 0.7)), accepted(chances)
-    loads = [Load(c, share) for c, share in enumerate(shares, start=1)] if any(shares) else []
+    loads = [ObservedLoad(c, share) for c, share in enumerate(shares, start=1)] if any(shares) else []
 
     def score(tokens_per_s: list[float]) -> float:
         if loads:
             return sum(share * math.log(speed) for share, speed in zip(shares, tokens_per_s, strict=True)) / sum(shares)
         return sum(math.log(speed) / c for c, speed in enumerate(tokens_per_s, start=1))
 
-    best = max(score(worth(blocks, table, length, cost)) for blocks in itertools.product(arms, repeat=up_to))
+    best = max(score(worth(blocks, table, length, cost)) for blocks in itertools.product(candidate_blocks, repeat=up_to))
     options = {"trained_block": None, "min_gain_percent": 0.0, "loads": loads, "cost_percent": 100 * cost}
-    found = best_schedule(arms, up_to, acceptance, steps, **options)
+    found = best_schedule(candidate_blocks, up_to, acceptance, steps, **options)
     mine = worth(tuple(block_at(found, c) for c in range(1, up_to + 1)), table, length, cost)
     assert score(mine) == pytest.approx(best, abs=1e-7)
     for c, expected in enumerate(mine, start=1):
-        assert speed(found, [Load(c)], acceptance, steps, cost_percent=100 * cost) == pytest.approx(expected)
+        assert speed(found, [ObservedLoad(c)], acceptance, steps, cost_percent=100 * cost) == pytest.approx(expected)
 
 
 @FEWER
@@ -225,10 +227,10 @@ def test_the_schedule_is_the_best_of_all_assignments_of_blocks_its_price_counted
 def test_every_range_of_a_schedule_gains_what_it_must_over_its_neighbours(
     table: Table, chances: list[float], gain: float, cost: float
 ) -> None:
-    length, arms = lengths(chances), sorted({block for block, _ in table})
+    length, candidate_blocks = lengths(chances), sorted({block for block, _ in table})
     steps = learned(table, StepPrior(200.0, 0.7))
-    found = best_schedule(arms, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain, cost_percent=cost)
-    assert is_whole(found, MOST, arms)
+    found = best_schedule(candidate_blocks, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain, cost_percent=cost)
+    assert is_whole(found, MOST, candidate_blocks)
     if not isinstance(found, Schedule):
         return
     for (low, high, k), (next_low, next_high, next_k) in pairwise(found.ranges):
@@ -239,24 +241,26 @@ def test_every_range_of_a_schedule_gains_what_it_must_over_its_neighbours(
             assert gains / sum(1 / c for c in over) >= math.log1p(gain / 100) - LESS
 
 
-def is_whole(found: Speculation, up_to: int, arms: list[int]) -> bool:
+def is_whole(found: Speculation, up_to: int, candidate_blocks: list[int]) -> bool:
     match found:
         case Schedule(ranges):
             joined = [low for low, _, _ in ranges[1:]] == [high + 1 for _, high, _ in ranges[:-1]]
             moves = all(before != after for (_, _, before), (_, _, after) in pairwise(ranges))
-            return joined and moves and ranges[0][0] == 1 and ranges[-1][1] == up_to and {k + 1 for _, _, k in ranges} <= set(arms)
+            return (
+                joined and moves and ranges[0][0] == 1 and ranges[-1][1] == up_to and {k + 1 for _, _, k in ranges} <= set(candidate_blocks)
+            )
         case Fixed(block):
-            return block in arms
+            return block in candidate_blocks
         case Off():
-            return 1 in arms
+            return 1 in candidate_blocks
 
 
 @FEWER
 @given(tables(), CHANCES, st.floats(0.0, 10.0))
 def test_an_engine_takes_every_schedule_and_runs_what_was_meant(table: Table, chances: list[float], gain: float) -> None:
-    arms = sorted({block for block, _ in table})
+    candidate_blocks = sorted({block for block, _ in table})
     steps = learned(table, StepPrior(200.0, 0.7))
-    found = best_schedule(arms, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain)
+    found = best_schedule(candidate_blocks, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain)
     asked = dataclasses.replace(request("vllm", "0.26.0", "Qwen/Qwen3.5-35B-A3B", 1), speculation=found, max_concurrency=MOST)
     launched = ENGINES["vllm"].launch(asked)
     taken = parse("vllm", "0.26.0", [*launched.command, *launched.args])
@@ -274,9 +278,15 @@ SPECULATIONS = st.one_of(
 )
 
 
-@given(SPECULATIONS, SPECULATIONS, st.lists(st.builds(Load, st.floats(0.2, 70.0)), min_size=1, max_size=4), CHANCES, st.floats(0.0, 20.0))
+@given(
+    SPECULATIONS,
+    SPECULATIONS,
+    st.lists(st.builds(ObservedLoad, st.floats(0.2, 70.0)), min_size=1, max_size=4),
+    CHANCES,
+    st.floats(0.0, 20.0),
+)
 def test_what_is_materially_better_one_way_is_never_so_the_other_way(
-    one: Speculation, other: Speculation, loads: list[Load], chances: list[float], gain: float
+    one: Speculation, other: Speculation, loads: list[ObservedLoad], chances: list[float], gain: float
 ) -> None:
     steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16, 64)], StepPrior(200.0, 0.7))
     there, back = (materially_different(a, b, loads, accepted(chances), steps, gain) for a, b in ((one, other), (other, one)))
@@ -298,20 +308,21 @@ def test_what_one_arm_gains_the_other_loses_as_a_share_of_the_faster_one(gain: f
 @given(st.lists(st.floats(-0.5, 0.5), max_size=8))
 def test_what_one_arm_is_owed_the_other_owes(gains: list[float]) -> None:
     """Both begin with a debt of five minutes, which no later look uses up."""
-    there, back = Ledger(), Ledger()
+    there, back = RegretLedger(), RegretLedger()
     for minute, (gain, other) in enumerate([*[(0.7, 0.7)] * 11, *((gain, -gain) for gain in gains)]):
         there.note(60.0 * minute, 16, {8: gain}, 1e5, None)
         back.note(60.0 * minute, 8, {16: other}, 1e5, None)
-    assert there.past(0.0).debt(8) + back.past(0.0).debt(16) == pytest.approx(2 * 600.0 * won(0.7), abs=0.1)
+    assert there.past(0.0).regret(8) + back.past(0.0).regret(16) == pytest.approx(2 * 600.0 * won(0.7), abs=0.1)
 
 
 @pytest.mark.parametrize("high", [0.05, 0.3, 0.45, 0.5, 0.55, 0.7, 0.95])
 def test_usual_loads_never_suit_both_of_two_arms(high: float) -> None:
-    usual = [Load(1.0, 1 - high), Load(32.0, high)]
+    usual = [ObservedLoad(1.0, 1 - high), ObservedLoad(32.0, high)]
     steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16, 64)], StepPrior(200.0, 0.7))
     acceptance = Acceptance({16: 6.42, 8: 5.14}, DECAY)
     there, back = (
-        horizon_of(arm, now, usual, usual, acceptance, steps, bound_s=1800.0, per_day=4, last=False) for arm, now in ((8, 16), (16, 8))
+        horizon_of(candidate_block, now, usual, usual, acceptance, steps, bound_s=1800.0, per_day=4, last=False)
+        for candidate_block, now in ((8, 16), (16, 8))
     )
     assert there.later == pytest.approx(-back.later, abs=1e-12)
     assert not (there.suits and back.suits)
@@ -324,29 +335,29 @@ def test_loads_that_come_and_go_too_fast_to_follow_lead_to_the_arm_that_serves_t
         [StepPoint(block, c, 0.01 if block == 16 else 0.01 / math.exp(lead[c])) for block in (8, 16) for c in lead], StepPrior(200.0, 0.7)
     )
     even = Acceptance({8: 5.0, 16: 5.0}, DECAY)
-    usual = [Load(c, 0.5) for c in lead]
+    usual = [ObservedLoad(c, 0.5) for c in lead]
 
-    def pays_after(hours: int, arm: int) -> bool:
-        ledger = Ledger()
-        current = 24 - arm
-        gains = {c: lead[c] if arm == 8 else -lead[c] for c in lead}
+    def pays_after(hours: int, candidate_block: int) -> bool:
+        ledger = RegretLedger()
+        current = 24 - candidate_block
+        gains = {c: lead[c] if candidate_block == 8 else -lead[c] for c in lead}
         for minute in range(60 * hours):
-            ledger.note(60.0 * minute, current, {arm: gains[1.0 if minute // 60 % 2 == 0 else 32.0]}, 600.0, None)
-        now = 32.0 if arm == 8 else 1.0
-        horizon = horizon_of(arm, current, [Load(now)], usual, even, steps, bound_s=1800.0, per_day=4, last=False)
-        return verdict(arm, gains[now], current, ledger.past(3600.0 * hours), Price(600.0, 600.0), horizon).pays
+            ledger.note(60.0 * minute, current, {candidate_block: gains[1.0 if minute // 60 % 2 == 0 else 32.0]}, 600.0, None)
+        now = 32.0 if candidate_block == 8 else 1.0
+        horizon = horizon_of(candidate_block, current, [ObservedLoad(now)], usual, even, steps, bound_s=1800.0, per_day=4, last=False)
+        return cost_benefit(candidate_block, gains[now], current, ledger.past(3600.0 * hours), SwitchingCost(600.0, 600.0), horizon).pays
 
     assert not pays_after(4, 8), "as much as the change costs must be lost first"
     assert pays_after(72, 8)
     assert not any(pays_after(hours, 16) for hours in (4, 71, 151))
 
 
-def window_of(lengths_by_minute: list[float], steps: list[float] | None = None, block: int = 8) -> Window:
-    """One pod, a stretch a minute."""
-    window = Window()
+def window_of(lengths_by_minute: list[float], steps: list[float] | None = None, block: int = 8) -> DecisionWindow:
+    """One pod, a load sample a minute."""
+    window = DecisionWindow()
     for minute, length in enumerate(lengths_by_minute):
         count = steps[minute] if steps else 1000.0
-        window.add(Stretch(60.0 * minute + 59, 60.0, block, 4.0, 0.01, count, count * length, count * length))
+        window.add(LoadSample(60.0 * minute + 59, 60.0, block, 4.0, 0.01, count, count * length, count * length))
     return window
 
 
@@ -395,5 +406,5 @@ def test_minutes_before_the_window_add_certainty_and_no_steps_and_busy_ones_no_m
 def test_a_block_that_no_longer_serves_is_not_kept_in_the_window() -> None:
     window = window_of([5.0] * 30)
     for minute in range(30, 40):
-        window.add(Stretch(60.0 * minute + 59, 60.0, 16, 4.0, 0.01, 1000.0, 6000.0, 6000.0))
+        window.add(LoadSample(60.0 * minute + 59, 60.0, 16, 4.0, 0.01, 1000.0, 6000.0, 6000.0))
     assert [seen.block for seen in window.over(2400.0, 300.0).acceptance] == [16]

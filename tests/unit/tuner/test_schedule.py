@@ -12,7 +12,7 @@ import pytest
 from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.recommend import Load, recommend
+from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at, materially_different, speed, true_step_s
 from dflash_controller.tuner.steps import StepPrior, StepTimes
 from testbed.simulator.batching import SCHEDULE_DRAFT_COST
@@ -36,8 +36,8 @@ def learned_from(table: dict[tuple[int, int], float]) -> StepTimes:
 
 
 def table_for(up_to: int = 64, gain: float = 3.0, **options: object) -> object:
-    asked = {"arms": (8, 16), "acceptance": USUAL, "steps": DENSE, "trained_block": 16, **options}
-    return best_schedule(asked.pop("arms"), up_to, asked.pop("acceptance"), asked.pop("steps"), min_gain_percent=gain, **asked)
+    asked = {"candidate_blocks": (8, 16), "acceptance": USUAL, "steps": DENSE, "trained_block": 16, **options}
+    return best_schedule(asked.pop("candidate_blocks"), up_to, asked.pop("acceptance"), asked.pop("steps"), min_gain_percent=gain, **asked)
 
 
 def test_the_price_lies_between_the_two_that_were_measured_and_is_the_simulators() -> None:
@@ -52,7 +52,7 @@ def test_a_measured_schedule_is_as_fast_as_foreseen_from_runs_of_its_blocks_alon
     steps = learned_from(measured("default"))
     schedule = Schedule(((1, 16, 15), (17, 64, 7)))
     for (_, clients), tok_per_s in measured("schedule").items():
-        assert speed(schedule, [Load(clients)], USUAL, steps) == pytest.approx(tok_per_s, rel=0.025), clients
+        assert speed(schedule, [ObservedLoad(clients)], USUAL, steps) == pytest.approx(tok_per_s, rel=0.025), clients
 
 
 def test_from_the_measured_runs_the_long_block_serves_few_requests_and_the_short_one_many() -> None:
@@ -93,15 +93,15 @@ def test_a_run_that_gains_too_little_joins_its_neighbour() -> None:
 
 def test_one_range_is_a_fixed_block_and_a_block_of_one_is_off() -> None:
     assert table_for(2) == Fixed(16)
-    assert table_for(arms=(8,)) == Fixed(8)
+    assert table_for(candidate_blocks=(8,)) == Fixed(8)
     assert table_for(trained_block=8) == Fixed(8), "16 is above the trained block"
-    assert table_for(arms=(1, 8, 16), acceptance=Acceptance({16: 1.01}, DECAY)) == Off()
+    assert table_for(candidate_blocks=(1, 8, 16), acceptance=Acceptance({16: 1.01}, DECAY)) == Off()
 
 
 def test_speculation_may_be_off_for_part_of_the_load() -> None:
     """Hardly accepted drafts: worth it while steps are bound by memory, and not when they are bound by computing."""
     steep = StepTimes([StepPoint(b, c, 0.008 * max(1.0, b * c / 64)) for b in (1, 8) for c in (1, 2, 4, 8, 16, 32, 64)], PRIOR)
-    found = table_for(arms=(1, 8), acceptance=Acceptance({8: 2.0}, DECAY), steps=steep)
+    found = table_for(candidate_blocks=(1, 8), acceptance=Acceptance({8: 2.0}, DECAY), steps=steep)
     assert isinstance(found, Schedule)
     assert (found.ranges[0][2], found.ranges[-1][2]) == (7, 0)
     assert found.max_block_size == 8
@@ -109,16 +109,16 @@ def test_speculation_may_be_off_for_part_of_the_load() -> None:
 
 def test_the_loads_seen_decide_whether_a_table_is_worth_its_price() -> None:
     assert isinstance(table_for(), Schedule)
-    assert table_for(loads=[Load(48)]) == Fixed(8), "nothing to gain from a table where a true block 8 is faster"
-    assert table_for(loads=[Load(1)]) == Fixed(16)
-    both = table_for(loads=[Load(1, 0.95), Load(64, 0.05)])
+    assert table_for(loads=[ObservedLoad(48)]) == Fixed(8), "nothing to gain from a table where a true block 8 is faster"
+    assert table_for(loads=[ObservedLoad(1)]) == Fixed(16)
+    both = table_for(loads=[ObservedLoad(1, 0.95), ObservedLoad(64, 0.05)])
     assert isinstance(both, Schedule)
     assert (block_at(both, 1), block_at(both, 64)) == (16, 8)
 
 
 def test_a_table_runs_from_one_to_its_end_without_gap() -> None:
     for up_to in (3, 17, 64, 200):
-        found = table_for(up_to, 1.0, arms=(1, 2, 4, 8, 16))
+        found = table_for(up_to, 1.0, candidate_blocks=(1, 2, 4, 8, 16))
         if isinstance(found, Schedule):
             assert found.ranges[0][0] == 1
             assert found.ranges[-1][1] == up_to
@@ -126,7 +126,7 @@ def test_a_table_runs_from_one_to_its_end_without_gap() -> None:
 
 
 def test_the_speed_of_one_block_is_that_of_the_recommendation() -> None:
-    loads = [Load(1, 3.0), Load(6.5, 2.0), Load(32)]
+    loads = [ObservedLoad(1, 3.0), ObservedLoad(6.5, 2.0), ObservedLoad(32)]
     for block, speculation in ((16, Fixed(16)), (8, Fixed(8)), (1, Off())):
         expected = recommend(block, (), loads, USUAL, DENSE).best.tokens_per_s
         assert speed(speculation, loads, USUAL, DENSE) == pytest.approx(expected)
@@ -134,14 +134,18 @@ def test_the_speed_of_one_block_is_that_of_the_recommendation() -> None:
 
 def test_the_speed_of_a_table_is_that_of_its_blocks_and_its_price() -> None:
     schedule = Schedule(((1, 8, 15), (9, 16, 7)))
-    few, many, past = (speed(schedule, [Load(c)], USUAL, DENSE) for c in (8, 9, 40))
-    assert few == pytest.approx(speed(Fixed(16), [Load(8)], USUAL, DENSE))
-    assert many == pytest.approx(speed(Fixed(8), [Load(9)], USUAL, DENSE) / 1.045)
-    assert past == pytest.approx(speed(Fixed(8), [Load(40)], USUAL, DENSE) / 1.045), "past the last range it goes on"
-    between = 0.75 * speed(Fixed(16), [Load(8.25)], USUAL, DENSE) + 0.25 * speed(Fixed(8), [Load(8.25)], USUAL, DENSE) / 1.045
-    assert speed(schedule, [Load(8.25)], USUAL, DENSE) == pytest.approx(between), "8.25 requests are 8 for three quarters of the steps"
-    assert speed(schedule, [Load(0.5)], USUAL, DENSE) == pytest.approx(speed(Fixed(16), [Load(0.5)], USUAL, DENSE))
-    mixed = speed(schedule, [Load(8, 3.0), Load(9, 1.0)], USUAL, DENSE)
+    few, many, past = (speed(schedule, [ObservedLoad(c)], USUAL, DENSE) for c in (8, 9, 40))
+    assert few == pytest.approx(speed(Fixed(16), [ObservedLoad(8)], USUAL, DENSE))
+    assert many == pytest.approx(speed(Fixed(8), [ObservedLoad(9)], USUAL, DENSE) / 1.045)
+    assert past == pytest.approx(speed(Fixed(8), [ObservedLoad(40)], USUAL, DENSE) / 1.045), "past the last range it goes on"
+    between = (
+        0.75 * speed(Fixed(16), [ObservedLoad(8.25)], USUAL, DENSE) + 0.25 * speed(Fixed(8), [ObservedLoad(8.25)], USUAL, DENSE) / 1.045
+    )
+    assert speed(schedule, [ObservedLoad(8.25)], USUAL, DENSE) == pytest.approx(between), (
+        "8.25 requests are 8 for three quarters of the steps"
+    )
+    assert speed(schedule, [ObservedLoad(0.5)], USUAL, DENSE) == pytest.approx(speed(Fixed(16), [ObservedLoad(0.5)], USUAL, DENSE))
+    mixed = speed(schedule, [ObservedLoad(8, 3.0), ObservedLoad(9, 1.0)], USUAL, DENSE)
     assert mixed == pytest.approx(0.75 * few + 0.25 * many)
 
 
@@ -158,7 +162,9 @@ def test_a_step_measured_under_a_table_tells_that_of_a_true_block() -> None:
     points = [StepPoint(16, c, DENSE.seconds(16, c)) for c in (1, 4, 8)]
     points += [StepPoint(8, c, true_step_s(1.045 * DENSE.seconds(8, c), 8, schedule)) for c in (9, 12, 16)]
     again = StepTimes(points, PRIOR)
-    assert speed(schedule, [Load(12)], USUAL, again) == pytest.approx(speed(schedule, [Load(12)], USUAL, DENSE), rel=0.01), "priced once"
+    assert speed(schedule, [ObservedLoad(12)], USUAL, again) == pytest.approx(
+        speed(schedule, [ObservedLoad(12)], USUAL, DENSE), rel=0.01
+    ), "priced once"
 
 
 def test_only_a_gain_over_the_loads_seen_is_a_reason_to_change() -> None:
@@ -166,27 +172,27 @@ def test_only_a_gain_over_the_loads_seen_is_a_reason_to_change() -> None:
     assert isinstance(new, Schedule)
     assert (block_at(new, 1), block_at(new, 60)) == (16, 8)
 
-    def differs(now: object, loads: list[Load], gain: float = 5.0, then: object = new) -> bool:
+    def differs(now: object, loads: list[ObservedLoad], gain: float = 5.0, then: object = new) -> bool:
         return materially_different(now, then, loads, USUAL, DENSE, gain)
 
-    assert differs(Fixed(16), [Load(60)])
-    assert not differs(Fixed(16), [Load(1)]), "the same block there"
-    assert not differs(Fixed(8), [Load(60)]), "the price of the table alone"
-    assert differs(Fixed(8), [Load(1)])
-    assert not differs(new, [Load(1), Load(60)], gain=0.0)
+    assert differs(Fixed(16), [ObservedLoad(60)])
+    assert not differs(Fixed(16), [ObservedLoad(1)]), "the same block there"
+    assert not differs(Fixed(8), [ObservedLoad(60)]), "the price of the table alone"
+    assert differs(Fixed(8), [ObservedLoad(1)])
+    assert not differs(new, [ObservedLoad(1), ObservedLoad(60)], gain=0.0)
     moved = Schedule(tuple((low, high + 1, k) if low == 1 else (low + 1 if low > 1 else low, high, k) for low, high, k in new.ranges))
-    assert not differs(moved, [Load(c) for c in range(1, 65)], gain=1.0), "a boundary that moved by one request"
-    gain = 100 * (speed(new, [Load(60)], USUAL, DENSE) / speed(Fixed(16), [Load(60)], USUAL, DENSE) - 1)
-    assert differs(Fixed(16), [Load(60)], gain=gain - 0.01)
-    assert not differs(Fixed(16), [Load(60)], gain=gain + 0.01)
+    assert not differs(moved, [ObservedLoad(c) for c in range(1, 65)], gain=1.0), "a boundary that moved by one request"
+    gain = 100 * (speed(new, [ObservedLoad(60)], USUAL, DENSE) / speed(Fixed(16), [ObservedLoad(60)], USUAL, DENSE) - 1)
+    assert differs(Fixed(16), [ObservedLoad(60)], gain=gain - 0.01)
+    assert not differs(Fixed(16), [ObservedLoad(60)], gain=gain + 0.01)
 
 
 def test_what_cannot_be_asked() -> None:
-    for options in ({"arms": (32,)}, {"arms": ()}, {"up_to": 0}):
+    for options in ({"candidate_blocks": (32,)}, {"candidate_blocks": ()}, {"up_to": 0}):
         with pytest.raises(ValueError, match="legal"):
             table_for(**options)
     with pytest.raises(ValueError, match="no load"):
         speed(Fixed(8), [], USUAL, DENSE)
     with pytest.raises(ValueError, match="no load"):
-        materially_different(Fixed(8), Fixed(16), [Load(1, 0.0)], USUAL, DENSE, 5.0)
-    assert math.isfinite(speed(Off(), [Load(1e6)], USUAL, DENSE))
+        materially_different(Fixed(8), Fixed(16), [ObservedLoad(1, 0.0)], USUAL, DENSE, 5.0)
+    assert math.isfinite(speed(Off(), [ObservedLoad(1e6)], USUAL, DENSE))

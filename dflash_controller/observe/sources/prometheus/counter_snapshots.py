@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dflash_controller.model.counters import Reading
+from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, MetricDialect
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, MetricSchema
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
 from dflash_controller.observe.sources.prometheus.pages import Pages, newest_pages, past_pages
@@ -35,7 +35,7 @@ class TrialSettings:
     """At a pod's past; without it the trial still goes on with what is seen from now on."""
 
 
-class TrialReadings:
+class TrialCounterSnapshots:
     """Asks for the counters of pods on trial, whatever their number with two queries an engine, and once for their past."""
 
     def __init__(self, client: Prometheus, matcher: Mapping[str, str], settings: TrialSettings | None = None) -> None:
@@ -45,33 +45,33 @@ class TrialReadings:
         self._attempts: dict[str, int] = {}
         """At the past of each watched pod; ``attempts`` once it is known."""
 
-    async def collect(self, targets: Sequence[Target], now_s: float) -> dict[str, tuple[Reading, ...]]:
+    async def collect(self, targets: Sequence[Target], now_s: float) -> dict[str, tuple[CounterSnapshot, ...]]:
         """Readings by uid of pods on trial, oldest first. Raises PrometheusError where the newest ones cannot be had."""
         settings = self._settings
         chosen = choose([target for target in targets if target.on_trial], self._attempts, settings.pods_per_revision)
         self._attempts = {target.uid: self._attempts.get(target.uid, 0) for target in chosen}
-        newest: dict[str, tuple[Reading, ...]] = {}
+        newest: dict[str, tuple[CounterSnapshot, ...]] = {}
         for engine in sorted({target.engine for target in chosen}):
             pods = [target for target in chosen if target.engine == engine]
             for first in range(0, len(pods), settings.pods_per_query):
-                newest.update(await self._newest(DIALECTS[engine], pods[first : first + settings.pods_per_query], now_s))
+                newest.update(await self._newest(METRIC_SCHEMAS[engine], pods[first : first + settings.pods_per_query], now_s))
         past = await self._histories(chosen, now_s)
         return {uid: past.get(uid, ()) + newest.get(uid, ()) for uid in past.keys() | newest.keys()}
 
-    async def _newest(self, dialect: MetricDialect, pods: Sequence[Target], now_s: float) -> dict[str, tuple[Reading, ...]]:
+    async def _newest(self, dialect: MetricSchema, pods: Sequence[Target], now_s: float) -> dict[str, tuple[CounterSnapshot, ...]]:
         return _readings(dialect, pods, await newest_pages(self._client, self._matcher, dialect, pods, now_s))
 
-    async def _histories(self, chosen: Sequence[Target], now_s: float) -> dict[str, tuple[Reading, ...]]:
+    async def _histories(self, chosen: Sequence[Target], now_s: float) -> dict[str, tuple[CounterSnapshot, ...]]:
         settings = self._settings
         waiting: defaultdict[tuple[Key, str], list[Target]] = defaultdict(list)
         for target in chosen:
             if self._attempts[target.uid] < settings.attempts:
                 waiting[target.key, target.engine].append(target)
-        found: dict[str, tuple[Reading, ...]] = {}
+        found: dict[str, tuple[CounterSnapshot, ...]] = {}
         for (key, engine), pods in sorted(waiting.items())[: settings.histories_per_round]:
             since_s = max(now_s - settings.depth_s, _begin(target for target in chosen if target.key == key) - settings.window_s)
             try:
-                found.update(await self._history(DIALECTS[engine], pods, min(since_s, now_s - settings.window_s), now_s))
+                found.update(await self._history(METRIC_SCHEMAS[engine], pods, min(since_s, now_s - settings.window_s), now_s))
             except PrometheusError as error:
                 _log.warning("%s: its pods' past cannot be had from Prometheus: %s", key, error)
                 done = {target.uid: self._attempts[target.uid] + 1 for target in pods}
@@ -81,8 +81,8 @@ class TrialReadings:
         return found
 
     async def _history(
-        self, dialect: MetricDialect, pods: Sequence[Target], start_s: float, end_s: float
-    ) -> dict[str, tuple[Reading, ...]]:
+        self, dialect: MetricSchema, pods: Sequence[Target], start_s: float, end_s: float
+    ) -> dict[str, tuple[CounterSnapshot, ...]]:
         span = (start_s, end_s, self._settings.step_s)
         found = await past_pages(self._client, self._matcher, dialect.presence, dialect.counters, dialect.histograms, pods, span)
         return _readings(dialect, pods, found)
@@ -96,8 +96,9 @@ def _begin(pods: Iterable[Target]) -> float:
     return max(first.values()) if len(first) > 1 else float("inf")
 
 
-def _readings(dialect: MetricDialect, pods: Sequence[Target], pages: Mapping[str, Pages]) -> dict[str, tuple[Reading, ...]]:
+def _readings(dialect: MetricSchema, pods: Sequence[Target], pages: Mapping[str, Pages]) -> dict[str, tuple[CounterSnapshot, ...]]:
     speculating = {target.uid: target.speculation_on for target in pods}
     return {
-        uid: tuple(reading(dialect, page, at_s, speculation_on=speculating[uid]) for at_s, page in found) for uid, found in pages.items()
+        uid: tuple(counter_snapshot(dialect, page, at_s, speculation_on=speculating[uid]) for at_s, page in found)
+        for uid, found in pages.items()
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, MetricDialect
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, MetricSchema
 from dflash_controller.observe.pipeline.series import Span, between, restarted
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
@@ -73,9 +73,9 @@ class Spans:
         self._asked_s = now_s
         found: dict[str, Span] = {}
         for engine in sorted({target.engine for target in chosen}):
-            dialect = DIALECTS[engine]
+            dialect = METRIC_SCHEMAS[engine]
             try:
-                windows = await self._windows.ask(dialect.presence, dialect.stretches, settings.span_s)
+                windows = await self._windows.ask(dialect.presence, dialect.load_samples, settings.span_s)
             except PrometheusError as error:
                 _log.warning("the tuner has nothing new of the %s engines: %s", engine, error)
                 continue
@@ -94,10 +94,10 @@ class Spans:
                 waiting[target.key, target.engine].append(target)
         found: dict[str, tuple[Span, ...]] = {}
         for (key, engine), pods in sorted(waiting.items())[: settings.histories_per_round]:
-            dialect, end_s = DIALECTS[engine], self._since[key]
+            dialect, end_s = METRIC_SCHEMAS[engine], self._since[key]
             span = (end_s - settings.depth_s, end_s, settings.past_step_s)
             try:
-                pages = await past_pages(self._client, self._matcher, dialect.presence, dialect.stretches, (), pods, span)
+                pages = await past_pages(self._client, self._matcher, dialect.presence, dialect.load_samples, (), pods, span)
             except PrometheusError as error:
                 self._attempts[key] += 1
                 _log.warning("%s: the tuner cannot have its last hour from Prometheus: %s", key, error)
@@ -107,9 +107,9 @@ class Spans:
         return found
 
 
-def _spans(dialect: MetricDialect, pages: Pages, at_most_s: float) -> tuple[Span, ...]:
+def _spans(dialect: MetricSchema, pages: Pages, at_most_s: float) -> tuple[Span, ...]:
     """Between each two pages of one life of the process that are not too far apart."""
-    series = dialect.stretches
+    series = dialect.load_samples
     return tuple(
         Span(end_s, between(first, last, end_s - start_s, series=series))
         for (start_s, first), (end_s, last) in pairwise(pages)

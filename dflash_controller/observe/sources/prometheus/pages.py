@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from dflash_controller.observe.pipeline.metric_schema import MetricDialect, needed_metrics
-from dflash_controller.observe.pipeline.series import Page, Sample, Series, page
+from dflash_controller.observe.pipeline.metric_schema import MetricSchema, needed_metrics
+from dflash_controller.observe.pipeline.series import Sample, Scrape, Series, scrape
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Course, Prometheus
@@ -17,12 +17,12 @@ _ENDPOINT = ("job", "instance")
 _RENAMED = "exported_"
 """Prometheus puts this before an engine's label that the scrape configuration sets too (``endpoint``, of a PodMonitor)."""
 
-Pages = tuple[tuple[float, Page], ...]
+Pages = tuple[tuple[float, Scrape], ...]
 """Time of the scrape (seconds since the epoch) and page, oldest first."""
 
 
 async def newest_pages(
-    client: Prometheus, matcher: Mapping[str, str], dialect: MetricDialect, pods: Sequence[Target], now_s: float
+    client: Prometheus, matcher: Mapping[str, str], dialect: MetricSchema, pods: Sequence[Target], now_s: float
 ) -> dict[str, Pages]:
     """The newest page of each pod, by uid. Raises PrometheusError."""
     names = [(target.namespace, target.pod) for target in pods]
@@ -83,7 +83,7 @@ def _pages(
 
 def _of_pod(
     series: Sequence[Series], histograms: Sequence[Series], target: Target, scraped: Course, courses: Sequence[Course]
-) -> Iterable[tuple[float, Page]]:
+) -> Iterable[tuple[float, Scrape]]:
     samples: defaultdict[float, list[Sample]] = defaultdict(list)
     for course in courses:
         labels = {name.removeprefix(_RENAMED): value for name, value in sorted(course.labels.items(), key=lambda one: _RENAMED in one[0])}
@@ -93,7 +93,7 @@ def _of_pod(
     for at, sampled_s in scraped.points:
         if sampled_s > last_s and at in samples:
             last_s = sampled_s
-            yield sampled_s, page(series, samples[at], histograms)
+            yield sampled_s, scrape(series, samples[at], histograms)
 
 
 def _endpoint(labels: Mapping[str, str]) -> tuple[str, ...]:

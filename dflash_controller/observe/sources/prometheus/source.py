@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.model.counters import Reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.result import NO_SERIES, STALE, Absent, Error
-from dflash_controller.observe.pipeline.series import Window
+from dflash_controller.observe.pipeline.series import CounterWindow
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
-from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialReadings, TrialSettings
+from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialCounterSnapshots, TrialSettings
 from dflash_controller.observe.sources.prometheus.load_samples import Spans, SpanSettings
 from dflash_controller.observe.sources.prometheus.windows import FleetWindows, PodName
 
@@ -45,41 +45,41 @@ class PrometheusSource:
         self._window_s = window_s
         self._max_age_s = _STALE_ROUNDS * trials.step_s
         self._windows = FleetWindows(self._client, settings.matcher, parallel)
-        self._trials = TrialReadings(self._client, settings.matcher, trials)
+        self._trials = TrialCounterSnapshots(self._client, settings.matcher, trials)
         self._spans = Spans(self._client, settings.matcher, self._windows, spans or SpanSettings(trials.step_s))
         self._wall = wall
 
     async def collect(self, targets: Sequence[Target]) -> Round:
-        """One failing query fails the round: figures from half of the series would be wrong, not incomplete.
+        """One failing query fails the round: metrics from half of the series would be wrong, not incomplete.
 
         One that fails for the pods on trial fails those only, and one for the tuner nothing.
         """
         engines = sorted({target.engine for target in targets})
-        pods: dict[PodName, Window] = {}
+        pods: dict[PodName, CounterWindow] = {}
         try:
             for engine in engines:
-                pods.update(await self._windows.ask(DIALECTS[engine].presence, DIALECTS[engine].series, self._window_s))
+                pods.update(await self._windows.ask(METRIC_SCHEMAS[engine].presence, METRIC_SCHEMAS[engine].series, self._window_s))
         except PrometheusError as failure:
             error = Error(str(failure))
-            return Round(troubles={target.uid: error for target in targets})
-        windows: dict[str, Window] = {}
-        troubles: dict[str, Absent | Error] = {}
+            return Round(failures={target.uid: error for target in targets})
+        windows: dict[str, CounterWindow] = {}
+        failures: dict[str, Absent | Error] = {}
         for target in targets:
             window = pods.get((target.namespace, target.pod))
             if window is None:
-                troubles[target.uid] = NO_SERIES
+                failures[target.uid] = NO_SERIES
             elif window.age_s > self._max_age_s:
-                troubles[target.uid] = STALE
+                failures[target.uid] = STALE
             else:
                 windows[target.uid] = window
-        readings: dict[str, tuple[Reading, ...]] = {}
+        readings: dict[str, tuple[CounterSnapshot, ...]] = {}
         try:
             readings = await self._trials.collect(targets, self._wall())
         except PrometheusError as failure:
             error = Error(str(failure))
-            troubles.update((target.uid, error) for target in targets if target.on_trial)
+            failures.update((target.uid, error) for target in targets if target.on_trial)
         spans = await self._spans.collect(targets, self._wall())
-        return Round(windows, troubles, frozenset(windows) - troubles.keys(), readings, spans=spans)
+        return Round(windows, failures, frozenset(windows) - failures.keys(), readings, spans=spans)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping
 
-from dflash_controller.observe.pipeline.series import Cell, Series, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Series
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, Row
 
@@ -22,7 +22,7 @@ class FleetWindows:
         self._matcher = matcher
         self._parallel = parallel
 
-    async def ask(self, presence: str, series: Iterable[Series], window_s: float) -> dict[PodName, Window]:
+    async def ask(self, presence: str, series: Iterable[Series], window_s: float) -> dict[PodName, CounterWindow]:
         """A window for each pod that exports ``presence``. Raises PrometheusError where one query fails: half the series would be wrong."""
         wanted = tuple(series)
         slots = asyncio.Semaphore(self._parallel)
@@ -35,16 +35,16 @@ class FleetWindows:
         except ExceptionGroup as failures:
             raise _only_prometheus(failures) from None
         *moved, covered, ages = (task.result() for task in tasks)
-        deltas: dict[PodName, dict[Cell, float]] = {}
-        levels: dict[PodName, dict[Cell, float]] = {}
+        deltas: dict[PodName, dict[LabelledMetric, float]] = {}
+        levels: dict[PodName, dict[LabelledMetric, float]] = {}
         for one, rows in zip(wanted, moved, strict=True):
             into = levels if one.gauge else deltas
             for row in rows:
-                cell = Cell(one.quantity, row.labels.get(one.by, "") if one.by else "")
+                cell = LabelledMetric(one.quantity, row.labels.get(one.by, "") if one.by else "")
                 into.setdefault(_pod(row), {})[cell] = row.value
         newest = {_pod(row): row.value for row in ages}
         return {
-            _pod(row): Window(
+            _pod(row): CounterWindow(
                 seconds=min(row.value, window_s),
                 deltas=deltas.get(_pod(row), {}),
                 levels=levels.get(_pod(row), {}),

@@ -1,4 +1,4 @@
-"""From the text of a /metrics page to the few figures needed of it. Pure."""
+"""From the text of a /metrics page to the few metrics needed of it. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from dflash_controller.observe.pipeline.metric_schema import MetricDialect, needed_metrics
-from dflash_controller.observe.pipeline.series import Page, Sample, page
+from dflash_controller.observe.pipeline.metric_schema import MetricSchema, needed_metrics
+from dflash_controller.observe.pipeline.series import Sample, Scrape, scrape
 
 _VALUE = r'"(?:[^"\\]|\\.)*+"'
 _ONE_LABEL = re.compile(rf"([a-zA-Z_]\w*)=({_VALUE})")
@@ -17,7 +17,7 @@ _LONG = 1000
 _ESCAPE = re.compile(r"\\(.)")
 
 
-def read_page(text: str, dialect: MetricDialect) -> Page | None:
+def read_page(text: str, dialect: MetricSchema) -> Scrape | None:
     """The page of one scrape, None where it holds no metric of this engine at all. Raises ValueError on malformed lines.
 
     Only lines of needed samples are parsed, and those without prometheus_client: with the buckets of three histograms its parser takes
@@ -27,7 +27,7 @@ def read_page(text: str, dialect: MetricDialect) -> Page | None:
     lines = text.splitlines()
     if not any(line.startswith(dialect.prefix) for line in lines):
         return None
-    return page(dialect.counters, _samples(lines, needed), dialect.histograms)
+    return scrape(dialect.counters, _samples(lines, needed), dialect.histograms)
 
 
 def _samples(lines: Iterable[str], needed: frozenset[str]) -> Iterator[Sample]:

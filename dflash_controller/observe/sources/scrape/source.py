@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import aiohttp
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.model.counters import Reading
+from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.observe.pipeline.body import read_capped
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.result import NO_SERIES, Absent, Error
-from dflash_controller.observe.pipeline.series import Page, Span, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, Scrape, Span
 from dflash_controller.observe.pipeline.source import Refusal, Round, Target, choose
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -70,31 +70,33 @@ class Scraper:
         self._rings = {target.uid: self._rings.get(target.uid) or Ring(settings.window_s) for target in chosen}
         slots = asyncio.Semaphore(settings.concurrency)
         answers = await asyncio.gather(*(self._scrape(target, slots) for target in chosen))
-        windows: dict[str, Window] = {}
-        troubles: dict[str, Absent | Error] = {}
-        readings: dict[str, tuple[Reading, ...]] = {}
+        windows: dict[str, CounterWindow] = {}
+        failures: dict[str, Absent | Error] = {}
+        readings: dict[str, tuple[CounterSnapshot, ...]] = {}
         spans: dict[str, tuple[Span, ...]] = {}
         for target, (at, answer) in zip(chosen, answers, strict=True):
             ring = self._rings[target.uid]
-            if isinstance(answer, Page):
+            if isinstance(answer, Scrape):
                 ring.add(at, answer)
                 read_at_s = self._wall() - (self._clock() - at)
-                readings[target.uid] = (reading(DIALECTS[target.engine], answer, read_at_s, speculation_on=target.speculation_on),)
-                step = ring.step(settings.span_s, settings.max_age_s, DIALECTS[target.engine].stretches) if target.tuned else None
+                readings[target.uid] = (
+                    counter_snapshot(METRIC_SCHEMAS[target.engine], answer, read_at_s, speculation_on=target.speculation_on),
+                )
+                step = ring.step(settings.span_s, settings.max_age_s, METRIC_SCHEMAS[target.engine].load_samples) if target.tuned else None
                 if step is not None:
                     spans[target.uid] = (Span(read_at_s, step),)
             else:
-                troubles[target.uid] = answer
+                failures[target.uid] = answer
             window = ring.window(self._clock())
             if window is not None and window.age_s <= settings.max_age_s:
                 windows[target.uid] = window
-        return Round(windows, troubles, frozenset(self._rings) - troubles.keys(), readings, spans=spans)
+        return Round(windows, failures, frozenset(self._rings) - failures.keys(), readings, spans=spans)
 
-    async def _scrape(self, target: Target, slots: asyncio.Semaphore) -> tuple[float, Page | Absent | Error]:
+    async def _scrape(self, target: Target, slots: asyncio.Semaphore) -> tuple[float, Scrape | Absent | Error]:
         async with slots:
             try:
                 text = await self._get(target)
-                page = read_page(text, DIALECTS[target.engine])
+                page = read_page(text, METRIC_SCHEMAS[target.engine])
             except TimeoutError:
                 return self._clock(), Error(f"no answer within {self._settings.timeout_s:g} s")
             except (aiohttp.ClientError, OSError) as error:

@@ -1,4 +1,4 @@
-"""From counters to stretches: what is left out, what is mixed, what is missing; and how they are kept for the tuner."""
+"""From counters to load samples: what is left out, what is mixed, what is missing; and how they are kept for the tuner."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
-from dflash_controller.observe.load.store import StretchStore
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
-from dflash_controller.observe.pipeline.series import Cell, Page, Span, Window, between
+from dflash_controller.observe.load.store import LoadSampleStore
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Scrape, Span, between
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
@@ -52,14 +52,18 @@ NORMAL = {"vllm": VLLM, "sglang": SGLANG}
 KEY = Key("ns", "demo")
 
 
-def window(engine: str, levels: Counts | None = None, /, *, seconds: float = 30.0, **changes: float) -> Window:
+def window(engine: str, levels: Counts | None = None, /, *, seconds: float = 30.0, **changes: float) -> CounterWindow:
     counts = {**NORMAL[engine], **changes}
     shown = {"block": 16.0, "cache_use": 0.4, "waiting": 0.0, **(levels or {})}
-    accepted = {Cell("accepted_at", str(i)): 8000 * 0.8 ** (i + 1) for i in range(15)} if engine == "vllm" else {}
-    return Window(seconds, {Cell(name): value for name, value in counts.items()} | accepted, {Cell(n): v for n, v in shown.items()})
+    accepted = {LabelledMetric("accepted_at", str(i)): 8000 * 0.8 ** (i + 1) for i in range(15)} if engine == "vllm" else {}
+    return CounterWindow(
+        seconds,
+        {LabelledMetric(name): value for name, value in counts.items()} | accepted,
+        {LabelledMetric(n): v for n, v in shown.items()},
+    )
 
 
-def second(engine: str, now: Window, speculation_on: bool = True) -> Stretch:
+def second(engine: str, now: CounterWindow, speculation_on: bool = True) -> LoadSample:
     """What is told of a window after a usual one."""
     follower = Follower(engine, speculation_on)
     assert follower.take(window(engine), 30.0) is not None
@@ -68,17 +72,17 @@ def second(engine: str, now: Window, speculation_on: bool = True) -> Stretch:
     return made
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 def test_concurrency_step_time_and_acceptance(engine: str) -> None:
     made = second(engine, window(engine))
-    assert (made.at_s, made.seconds, made.block, made.unfit) == (60.0, 30.0, 16, "")
+    assert (made.at_s, made.seconds, made.block, made.excluded) == (60.0, 30.0, 16, "")
     assert made.concurrency == pytest.approx(8)
     assert made.step_s == pytest.approx(0.03)
     assert (made.steps, made.committed, made.tokens) == (8000, 48_000, 48_000)
     assert (made.requests, made.context) == (100, 290), "50 of the prompt, and 480 of the answer in the end"
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 @pytest.mark.parametrize(
     ("levels", "changes", "reason"),
     [
@@ -90,19 +94,19 @@ def test_concurrency_step_time_and_acceptance(engine: str) -> None:
 )
 def test_what_is_no_point_of_the_curve(engine: str, levels: Counts, changes: Counts, reason: str) -> None:
     made = second(engine, window(engine, levels, **changes))
-    assert made.unfit == reason
+    assert made.excluded == reason
     assert made.committed == 48_000, "its acceptance still counts"
 
 
 def test_engines_have_their_own_reasons() -> None:
-    assert second("vllm", window("vllm", preemptions=1)).unfit == "Preemption"
-    assert second("vllm", window("vllm", prompt=26_000, cached=10_000)).unfit == "", "what the cache had was not computed"
-    assert second("sglang", window("sglang", {"retracted": 1.0})).unfit == "Preemption"
-    assert second("sglang", window("sglang", bare_passes=30)).unfit == "NoGraph"
-    assert second("sglang", window("sglang", bare_passes=10)).unfit == ""
+    assert second("vllm", window("vllm", preemptions=1)).excluded == "Preemption"
+    assert second("vllm", window("vllm", prompt=26_000, cached=10_000)).excluded == "", "what the cache had was not computed"
+    assert second("sglang", window("sglang", {"retracted": 1.0})).excluded == "Preemption"
+    assert second("sglang", window("sglang", bare_passes=30)).excluded == "NoGraph"
+    assert second("sglang", window("sglang", bare_passes=10)).excluded == ""
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 def test_the_first_stretch_and_one_after_a_jump_are_not_known_to_be_steady(engine: str) -> None:
     follower = Follower(engine, True)
     jumped = {
@@ -120,41 +124,43 @@ def test_the_first_stretch_and_one_after_a_jump_are_not_known_to_be_steady(engin
         follower.take(window(engine, **jumped), 60.0),
         follower.take(window(engine, **jumped), 90.0),
     ]
-    assert [one.unfit if one else None for one in told] == ["Unsteady", "Unsteady", ""]
+    assert [one.excluded if one else None for one in told] == ["Unsteady", "Unsteady", ""]
 
 
 def test_a_load_that_moved_within_the_stretch_shows_in_vllms_two_step_times() -> None:
     made = second("vllm", window("vllm", step_seconds=300))
-    assert made.unfit == "Unsteady"
+    assert made.excluded == "Unsteady"
     assert made.step_s == pytest.approx(0.03)
 
 
 def test_idle_time_is_not_step_time() -> None:
-    for engine in DIALECTS:
+    for engine in METRIC_SCHEMAS:
         assert second(engine, window(engine, seconds=90.0)).step_s == pytest.approx(0.03)
 
 
 def test_an_idle_stretch_has_no_concurrency_and_is_told() -> None:
-    for engine in DIALECTS:
+    for engine in METRIC_SCHEMAS:
         made = second(engine, window(engine, **dict.fromkeys(NORMAL[engine], 0.0)))
-        assert (made.concurrency, made.step_s, made.steps, made.tokens, made.unfit) == (0, 0, 0, 0, "")
+        assert (made.concurrency, made.step_s, made.steps, made.tokens, made.excluded) == (0, 0, 0, 0, "")
         assert (made.requests, made.context) == (0, 0)
         assert not made.served
 
 
 def test_a_schedule_is_told_by_the_block_in_use_and_mixtures_are_no_points() -> None:
     short = second("vllm", window("vllm", draft_tokens=7 * 8000))
-    assert (short.block, short.unfit, short.survival) == (8, "Blocks", ()), "drafts beyond the eighth were accepted: two blocks were used"
-    only = Window(
+    assert (short.block, short.excluded, short.survival) == (8, "Blocks", ()), (
+        "drafts beyond the eighth were accepted: two blocks were used"
+    )
+    only = CounterWindow(
         30.0, {cell: n for cell, n in window("vllm", draft_tokens=7 * 8000).deltas.items() if not (cell.part and int(cell.part) > 6)}
     )
     made = second("vllm", only)
-    assert (made.block, made.unfit, len(made.survival)) == (8, "", 7)
-    assert second("vllm", window("vllm", draft_tokens=11.5 * 8000)).unfit == "Blocks"
+    assert (made.block, made.excluded, len(made.survival)) == (8, "", 7)
+    assert second("vllm", window("vllm", draft_tokens=11.5 * 8000)).excluded == "Blocks"
     part = second("vllm", window("vllm", drafts=4000, draft_tokens=60_000, accepted=20_000))
-    assert (part.unfit, part.steps, part.committed) == ("Blocks", 4000, 24_000), "half of the steps ran without drafts"
+    assert (part.excluded, part.steps, part.committed) == ("Blocks", 4000, 24_000), "half of the steps ran without drafts"
     off = second("vllm", window("vllm", drafts=0, draft_tokens=0, accepted=0, tokens=8000))
-    assert (off.block, off.unfit, off.steps, off.committed) == (1, "Prefill", 8000, 8000)
+    assert (off.block, off.excluded, off.steps, off.committed) == (1, "Prefill", 8000, 8000)
 
 
 def test_survival_is_by_position() -> None:
@@ -173,32 +179,35 @@ def test_survival_is_by_position() -> None:
 def test_a_concurrency_that_littles_law_contradicts_is_doubted(engine: str, wrong: Counts, why: str) -> None:
     follower = Follower(engine, True)
     right = [follower.take(window(engine), 30.0 * turn) for turn in range(1, 6)]
-    assert [one.doubted for one in right if one] == [False] * 5
+    assert [one.inconsistent for one in right if one] == [False] * 5
     told = [follower.take(window(engine, **wrong), 30.0 * turn) for turn in range(6, 14)]
-    assert all(one is not None and one.doubted for one in told[3:]), why
+    assert all(one is not None and one.inconsistent for one in told[3:]), why
     follower.take(window(engine, {"waiting": 2.0}, **wrong), 420.0)
     after = follower.take(window(engine), 450.0)
     assert after is not None
-    assert not after.doubted, "where requests waited nothing is compared with it"
+    assert not after.inconsistent, "where requests waited nothing is compared with it"
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 def test_what_cannot_be_compared_is_not_doubted(engine: str) -> None:
     """Requests longer than what is kept, a series that is missing, no requests, and a third of them broken off."""
     lived = {"vllm": "lived_seconds", "sglang": "e2e_seconds"}[engine]
     without = window(engine)
-    without = replace(without, deltas={cell: value for cell, value in without.deltas.items() if cell != Cell(lived)})
+    without = replace(without, deltas={cell: value for cell, value in without.deltas.items() if cell != LabelledMetric(lived)})
     third = {lived: NORMAL[engine][lived] * 0.7, "requests": 70, "entered": 70, "verify_steps": 5600, "generated": 33_600}
     for wrong in (window(engine, requests=2, entered=2), without, window(engine, requests=0), window(engine, **third)):
         follower = Follower(engine, True)
         told = [follower.take(wrong, 30.0 * turn) for turn in range(1, 5)]
-        assert not any(one is not None and one.doubted for one in told)
+        assert not any(one is not None and one.inconsistent for one in told)
 
 
 def test_missing_counters_are_no_stretch() -> None:
     missing = window("vllm")
     assert (
-        Follower("vllm", True).take(replace(missing, deltas={c: n for c, n in missing.deltas.items() if c != Cell("steps")}), 30.0) is None
+        Follower("vllm", True).take(
+            replace(missing, deltas={c: n for c, n in missing.deltas.items() if c != LabelledMetric("steps")}), 30.0
+        )
+        is None
     )
     assert Follower("sglang", True).take(window("sglang", generated=0, verify_steps=0), 30.0) is None, "no acceptance yet"
     assert Follower("sglang", True).take(window("sglang", {"block": 0.0}), 30.0) is None
@@ -208,9 +217,9 @@ def test_sglang_of_a_stretch_in_which_no_request_ended() -> None:
     """The acceptance is that of the requests before, and the engine was busy if its passes took as long as before."""
     none_ended = dict.fromkeys(("generated", "verify_steps", "requests", "entered", "e2e_seconds", "queue_seconds", "prefill_seconds"), 0.0)
     made = second("sglang", window("sglang", **none_ended))
-    assert (made.steps, made.unfit) == (0, "")
+    assert (made.steps, made.excluded) == (0, "")
     assert (made.concurrency, made.step_s) == pytest.approx((8, 0.03))
-    assert second("sglang", window("sglang", seconds=45.0, **none_ended)).unfit == "Unsteady"
+    assert second("sglang", window("sglang", seconds=45.0, **none_ended)).excluded == "Unsteady"
 
 
 def test_requests_that_enter_and_do_not_end_take_nothing_from_those_that_end() -> None:
@@ -219,16 +228,16 @@ def test_requests_that_enter_and_do_not_end_take_nothing_from_those_that_end() -
     assert made.step_s == pytest.approx(0.03)
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 def test_every_series_is_on_the_recorded_page_or_a_labelled_counter_of_one_that_is(engine: str) -> None:
     recorded = {"vllm": "vllm-0.26.0.txt", "sglang": "sglang-0.5.17.txt"}[engine]
     text = (Path(__file__).parents[4] / "testbed" / "data" / "metrics" / recorded).read_text()
-    page = read_page(text, DIALECTS[engine])
+    page = read_page(text, METRIC_SCHEMAS[engine])
     assert page is not None
     there = {cell.quantity for cell in (*page.counters, *page.gauges)}
-    assert {one.quantity for one in DIALECTS[engine].stretches} - there <= {"bare_passes"}
-    assert all(f"\n{one.metric}{{" in text for one in DIALECTS[engine].stretches)
-    made = Follower(engine, True).take(between(Page(), page, 100.0), 100.0)
+    assert {one.quantity for one in METRIC_SCHEMAS[engine].load_samples} - there <= {"bare_passes"}
+    assert all(f"\n{one.metric}{{" in text for one in METRIC_SCHEMAS[engine].load_samples)
+    made = Follower(engine, True).take(between(Scrape(), page, 100.0), 100.0)
     assert made is not None
     # What the whole recorded run had on average, told by the requests themselves.
     assert made.concurrency == pytest.approx({"vllm": 55174 / 2774, "sglang": 446109 * 67935 / 434108 / 5371}[engine])
@@ -244,7 +253,7 @@ def spans(*ends_s: float) -> list[Span]:
 
 
 def test_each_stretch_is_told_once_by_time_and_of_the_revision_in_force_only() -> None:
-    store = StretchStore()
+    store = LoadSampleStore()
     pods = [target("a"), target("b"), target("c", "r2")]
     store.take(pods, {"a": spans(60, 120), "b": spans(90), "c": spans(70)}, lambda _: "r1")
     assert [one.at_s for one in store.drain(KEY, "r1")] == [60, 90, 120]
@@ -257,7 +266,7 @@ def test_each_stretch_is_told_once_by_time_and_of_the_revision_in_force_only() -
 
 
 def test_the_first_seconds_of_a_pod_and_deployments_that_are_gone_are_left_out() -> None:
-    store = StretchStore()
+    store = LoadSampleStore()
     store.take([target(ready_at_s=25.0)], {"a": spans(60, 90)}, lambda _: "r1")
     store.forget(lambda _: False)
     assert [one.at_s for one in store.drain(KEY, "r1")] == [90]
@@ -269,15 +278,15 @@ def test_the_first_seconds_of_a_pod_and_deployments_that_are_gone_are_left_out()
 
 
 def test_a_past_that_arrives_late_does_not_disturb_what_is_followed() -> None:
-    store = StretchStore()
+    store = LoadSampleStore()
     store.take([target()], {"a": spans(1000)}, lambda _: "r1")
     store.take([target()], {"a": spans(100, 160, 1060)}, lambda _: "r1")
     told = store.drain(KEY, "r1")
-    assert [(one.at_s, one.unfit) for one in told] == [(100, "Unsteady"), (160, ""), (1000, "Unsteady"), (1060, "")]
+    assert [(one.at_s, one.excluded) for one in told] == [(100, "Unsteady"), (160, ""), (1000, "Unsteady"), (1060, "")]
 
 
 def test_what_nobody_asks_for_does_not_pile_up() -> None:
-    store = StretchStore()
+    store = LoadSampleStore()
     store.take([target()], {"a": spans(*range(30, 90_030, 30))}, lambda _: "r1")
     told = store.drain(KEY, "r1")
     assert len(told) == 2000

@@ -1,4 +1,5 @@
-"""Stretches of engines whose step times are known because they are simulated: with both rules of crediting, at steady and moving loads."""
+"""Load samples of engines whose step times are known because they are simulated: with both rules of crediting, at steady and moving
+loads."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.observe.load.samples import Follower
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, SGLANG, figures
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, SGLANG, revision_metrics
 from dflash_controller.observe.pipeline.result import Value
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -33,12 +34,12 @@ def engine(name: str, block: int = 16, table: ModelTable | None = None) -> Simul
     return made
 
 
-def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False) -> list[Stretch | None]:
-    """Stretches of 30 s while ``clients(time)`` clients each send their next request once they have their answer."""
+def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False) -> list[LoadSample | None]:
+    """Load samples of 30 s while ``clients(time)`` clients each send their next request once they have their answer."""
     follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1), Ring(300.0)
-    dialect = DIALECTS[simulated.settings.engine]
+    dialect = METRIC_SCHEMAS[simulated.settings.engine]
     flying: list[Request] = []
-    made: list[Stretch | None] = []
+    made: list[LoadSample | None] = []
     now = scrape_s = 0.0
     while scrape_s <= end_s:
         flying = [request for request in flying if not request.done]
@@ -51,7 +52,7 @@ def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: i
             page = read_page(simulated.page(min(scrape_s, soon - 1e-9)) or "", dialect)
             assert page is not None
             ring.add(scrape_s, page)
-            window = ring.step(25.0, 90.0, dialect.stretches)
+            window = ring.step(25.0, 90.0, dialect.load_samples)
             if window is not None:
                 made.append(follower.take(window, scrape_s))
             scrape_s += STEP_S
@@ -66,10 +67,10 @@ def step_s(table: ModelTable, block: int, concurrency: float) -> float:
     return low + (high - low) * (concurrency - below)
 
 
-def errors(simulated: SimulatedEngine, stretches: Sequence[Stretch | None]) -> list[float]:
+def errors(simulated: SimulatedEngine, load_samples: Sequence[LoadSample | None]) -> list[float]:
     """Of the step times of those that claim to be fit."""
     table, block = simulated.batch.table, simulated.settings.block_size
-    fit = [one for one in stretches if one is not None and one.concurrency > 0 and not one.unfit]
+    fit = [one for one in load_samples if one is not None and one.concurrency > 0 and not one.excluded]
     return [one.step_s / step_s(table, block, one.concurrency) - 1 for one in fit]
 
 
@@ -82,9 +83,9 @@ def test_a_steady_load_is_told_within_five_percent(name: str, stream: bool, bloc
     simulated = engine(name, block)
     made = loaded(simulated, lambda _: concurrency, 120.0, REQUESTS[requests], stream)
     length = simulated.batch.table.acceptance(WORKLOAD, block).length(block)
-    fit = [one for one in made if one is not None and not one.unfit]
+    fit = [one for one in made if one is not None and not one.excluded]
     assert len(fit) >= 2
-    assert not any(one.doubted for one in fit)
+    assert not any(one.inconsistent for one in fit)
     for one in fit:
         assert one.block == block
         assert one.concurrency == pytest.approx(concurrency, rel=0.05)
@@ -99,7 +100,7 @@ def test_a_steady_load_is_told_within_five_percent(name: str, stream: bool, bloc
         assert name == "sglang" or 1 + sum(one.survival) == pytest.approx(one.committed / one.steps)
 
 
-@pytest.mark.parametrize("name", sorted(DIALECTS))
+@pytest.mark.parametrize("name", sorted(METRIC_SCHEMAS))
 def test_without_speculation_the_block_is_one(name: str) -> None:
     simulated = engine(name, 1)
     made = loaded(simulated, lambda _: 8, 150.0)
@@ -128,7 +129,7 @@ LOADS: dict[str, Clients] = {
 def test_no_stretch_of_a_moving_load_claims_a_wrong_step_time(name: str, load: str, requests: str) -> None:
     simulated = engine(name)
     made = loaded(simulated, LOADS[load], 240.0, REQUESTS[requests])
-    assert not any(one.doubted for one in made if one is not None), "what is in flight explains it"
+    assert not any(one.inconsistent for one in made if one is not None), "what is in flight explains it"
     assert all(abs(error) <= 0.1 for error in errors(simulated, made))
     if load in ("a slow ramp", "a jump", "a drop"):
         assert len(errors(simulated, made)) >= 2, "what is steady of it is told"
@@ -138,7 +139,7 @@ CLIFF_MS = {1: 8.4, 8: 9.4, 16: 10.5, 20: 23.1, 32: 26.3}
 """Step times of block 16 as measured on one H100: beyond some load there are no graphs."""
 
 
-@pytest.mark.parametrize("name", sorted(DIALECTS))
+@pytest.mark.parametrize("name", sorted(METRIC_SCHEMAS))
 @pytest.mark.parametrize("jump_s", [70.0, 80.0, 88.0])
 def test_a_stretch_on_both_sides_of_a_cliff_is_no_point(name: str, jump_s: float) -> None:
     """There the mean step time lies far above the curve at the mean load."""
@@ -172,7 +173,7 @@ def test_neither_way_of_telling_sglangs_step_time_is_right_alone() -> None:
             assert page is not None
             ring.add(now, page)
             window = ring.window(now)
-            told = figures(SGLANG, [window] if window else [], expected=1, speculation_on=True).step_time_s
+            told = revision_metrics(SGLANG, [window] if window else [], expected=1, speculation_on=True).step_time_s
             if isinstance(told, Value):
                 wrong.append(told.value / step_s(rising.batch.table, 16, len(flying)) - 1)
         now = rising.batch.step()

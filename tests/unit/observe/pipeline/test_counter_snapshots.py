@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.model.counters import Histogram, Reading
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.model.counters import CounterSnapshot, Histogram
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
 PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
 REAL = {"vllm": (PAGES / "vllm-0.26.0.txt").read_text(), "sglang": (PAGES / "sglang-0.5.17.txt").read_text()}
 
 
-def read(engine: str, text: str, *, speculation_on: bool = True) -> Reading:
-    page = read_page(text, DIALECTS[engine])
+def read(engine: str, text: str, *, speculation_on: bool = True) -> CounterSnapshot:
+    page = read_page(text, METRIC_SCHEMAS[engine])
     assert page is not None
-    return reading(DIALECTS[engine], page, 5.0, speculation_on=speculation_on)
+    return counter_snapshot(METRIC_SCHEMAS[engine], page, 5.0, speculation_on=speculation_on)
 
 
 def without(engine: str, *names: str) -> str:
@@ -102,7 +102,7 @@ def test_a_vllm_step_without_drafts_is_a_step_that_commits_one_token() -> None:
 )
 def test_a_series_dropped_on_the_way_is_absent_not_zero(engine: str, name: str, fields: set[str]) -> None:
     whole, less = read(engine, REAL[engine]), read(engine, without(engine, name))
-    changed = {field for field in Reading.__dataclass_fields__ if getattr(less, field) != getattr(whole, field)}
+    changed = {field for field in CounterSnapshot.__dataclass_fields__ if getattr(less, field) != getattr(whole, field)}
     assert changed == fields
     assert all(getattr(less, field) is None for field in fields)
 
@@ -110,8 +110,8 @@ def test_a_series_dropped_on_the_way_is_absent_not_zero(engine: str, name: str, 
 def test_a_fresh_sglang_has_counted_nothing_and_a_vllm_without_series_is_unknown() -> None:
     sglang, vllm = read("sglang", "sglang:max_total_num_tokens 5"), read("vllm", "vllm:cache_config_info 1")
     zero = {"steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "cached_tokens", "generated_tokens"}
-    assert {name for name in Reading.__dataclass_fields__ if getattr(sglang, name) == 0.0} == zero
-    assert vllm == Reading(5.0)
+    assert {name for name in CounterSnapshot.__dataclass_fields__ if getattr(sglang, name) == 0.0} == zero
+    assert vllm == CounterSnapshot(5.0)
 
 
 def test_first_token_times_of_sglang_are_those_of_streams() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from dflash_controller.model.counters import Histogram, Reading, Trace
+from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.counter_series import Traces
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from testbed.simulator.batching import Request
@@ -38,11 +38,11 @@ def target(simulated: SimulatedEngine, ready_at_s: float = 0.0) -> Target:
     return Target("ns", "pod", "u", "127.0.0.1", 1, "demo", "r1", settings.engine, settings.block_size > 1, ready_at_s, on_trial=True)
 
 
-def read(simulated: SimulatedEngine, now: float) -> Reading | None:
+def read(simulated: SimulatedEngine, now: float) -> CounterSnapshot | None:
     """None where there is no page: nothing was read."""
-    dialect = DIALECTS[simulated.settings.engine]
+    dialect = METRIC_SCHEMAS[simulated.settings.engine]
     page = read_page(simulated.page(now) or "", dialect)
-    return None if page is None else reading(dialect, page, now, speculation_on=simulated.settings.block_size > 1)
+    return None if page is None else counter_snapshot(dialect, page, now, speculation_on=simulated.settings.block_size > 1)
 
 
 class Watch:
@@ -50,7 +50,7 @@ class Watch:
 
     def __init__(self, simulated: SimulatedEngine, concurrency: int = 8, stream: float = 0.0) -> None:
         self.engine = simulated
-        self.traces = Traces()
+        self.traces = CounterSeriesStore()
         self.now = 0.0
         self.finished: list[Request] = []
         self._concurrency = concurrency
@@ -87,18 +87,18 @@ class Watch:
         return self
 
     @property
-    def lives(self) -> tuple[Trace, ...]:
+    def lives(self) -> tuple[CounterSeries, ...]:
         return self.traces.of(Key("ns", "demo"), "r1")
 
 
-def moved(trace: Trace, name: str) -> float:
+def moved(trace: CounterSeries, name: str) -> float:
     first, last = (getattr(one, name) for one in (trace.readings[0], trace.readings[-1]))
     assert first is not None, name
     assert last is not None, name
     return float(last - first)
 
 
-def in_bucket_of_p95(trace: Trace, name: str, value: float) -> bool:
+def in_bucket_of_p95(trace: CounterSeries, name: str, value: float) -> bool:
     """Whether a value lies in the bucket that holds the 95th percentile of what was observed over the trace."""
     first, last = (getattr(one, name) for one in (trace.readings[0], trace.readings[-1]))
     assert isinstance(first, Histogram)
@@ -204,7 +204,7 @@ def test_a_collapsed_drafter_is_seen_in_the_next_readings(name: str) -> None:
     collapsed = watch.now
     (trace,) = watch.run(120).lives
     late = [one for one in trace.readings if one.at_s >= collapsed + 60]
-    later = Trace(trace.pod, trace.ready_at_s, tuple(late))
+    later = CounterSeries(trace.pod, trace.ready_at_s, tuple(late))
     assert moved(later, "committed") / moved(later, "steps") == pytest.approx(1.0, abs=0.01)
     slow = 1.5 * watch.engine.batch.table.step_time_s(WORKLOAD, 16, 8)
     assert moved(later, "decode_seconds") / moved(later, "steps") == pytest.approx(slow, rel=0.05)
@@ -231,7 +231,7 @@ def test_a_frozen_page_moves_nothing_and_a_missing_one_adds_nothing(name: str) -
     watch.take()
     known = watch.lives[0].readings[-1]
     (trace,) = watch.run(90).lives
-    assert moved(Trace("u", 0.0, (known, trace.readings[-1])), "steps") == 0
+    assert moved(CounterSeries("u", 0.0, (known, trace.readings[-1])), "steps") == 0
     watch.engine.set_faults(Faults(metrics="missing"))
     assert watch.run(90).lives == (trace,)
 

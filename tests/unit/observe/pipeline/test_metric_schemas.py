@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.observe.pipeline.metric_schema import SGLANG, VLLM, MetricDialect, figures
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metric_schema import SGLANG, VLLM, MetricSchema, revision_metrics
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Absent, Value
-from dflash_controller.observe.pipeline.series import Cell, Page, Window
+from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Scrape
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
 
@@ -17,18 +17,18 @@ PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
 REAL = {VLLM.engine: (VLLM, PAGES / "vllm-0.26.0.txt"), SGLANG.engine: (SGLANG, PAGES / "sglang-0.5.17.txt")}
 
 
-def real(dialect: MetricDialect) -> Page:
+def real(dialect: MetricSchema) -> Scrape:
     page = read_page(REAL[dialect.engine][1].read_text(encoding="utf-8"), dialect)
     assert page is not None
     return page
 
 
-def share(page: Page, part: float) -> Page:
+def share(page: Scrape, part: float) -> Scrape:
     """The page as it was when every counter had come ``part`` of the way."""
-    return Page({cell: value * part for cell, value in page.counters.items()}, page.gauges)
+    return Scrape({cell: value * part for cell, value in page.counters.items()}, page.gauges)
 
 
-def between(first: Page, last: Page, seconds: float = 300.0) -> Window:
+def between(first: Scrape, last: Scrape, seconds: float = 300.0) -> CounterWindow:
     ring = Ring(seconds)
     ring.add(0.0, first)
     ring.add(seconds, last)
@@ -37,8 +37,8 @@ def between(first: Page, last: Page, seconds: float = 300.0) -> Window:
     return window
 
 
-def over(dialect: MetricDialect, *windows: Window, expected: int | None = None, speculation_on: bool = True) -> Figures:
-    return figures(dialect, windows, expected=expected or len(windows), speculation_on=speculation_on)
+def over(dialect: MetricSchema, *windows: CounterWindow, expected: int | None = None, speculation_on: bool = True) -> RevisionMetrics:
+    return revision_metrics(dialect, windows, expected=expected or len(windows), speculation_on=speculation_on)
 
 
 def value(measured: object) -> float:
@@ -53,13 +53,13 @@ def test_acceptance_block_and_rate_come_back_from_real_pages(engine: str) -> Non
     got = over(dialect, between(share(page, 0.25), page))
     assert 6.36 <= value(got.acceptance_length) <= 6.47
     assert value(got.block_size) == 16
-    tokens = page.counters[Cell("tokens")]
+    tokens = page.counters[LabelledMetric("tokens")]
     assert value(got.tokens_per_second) == pytest.approx(0.75 * tokens / 300)
     assert got.window_s == 300
 
 
 def test_vllm_positions_follow_the_imposed_survival() -> None:
-    got = over(VLLM, between(Page(), real(VLLM)))
+    got = over(VLLM, between(Scrape(), real(VLLM)))
     imposed, survival = [], 1.0
     for position in range(15):
         survival *= 0.88 * 0.9925**position
@@ -70,17 +70,17 @@ def test_vllm_positions_follow_the_imposed_survival() -> None:
 
 def test_both_ways_to_the_step_time_agree() -> None:
     """Per request and step, and per pass: tokens of all requests ÷ (τ · c) steps in the same time."""
-    vllm = over(VLLM, between(Page(), real(VLLM)))
-    tokens, inter_token = real(VLLM).counters[Cell("tokens")], real(VLLM).counters[Cell("step_seconds")]
+    vllm = over(VLLM, between(Scrape(), real(VLLM)))
+    tokens, inter_token = real(VLLM).counters[LabelledMetric("tokens")], real(VLLM).counters[LabelledMetric("step_seconds")]
     assert value(vllm.step_time_s) == pytest.approx(inter_token * value(vllm.acceptance_length) / tokens, rel=0.02)
     assert value(vllm.step_time_s) == pytest.approx(0.0191, rel=0.01)
-    assert value(over(SGLANG, between(Page(), real(SGLANG))).step_time_s) == pytest.approx(0.0187, rel=0.01)
+    assert value(over(SGLANG, between(Scrape(), real(SGLANG))).step_time_s) == pytest.approx(0.0187, rel=0.01)
 
 
 def test_sglang_concurrency_is_the_mean_decode_batch_not_the_gauge() -> None:
     counters = real(SGLANG).counters
-    got = value(over(SGLANG, between(Page(), real(SGLANG))).concurrency)
-    assert got == pytest.approx(counters[Cell("tokens")] / (6.39 * counters[Cell("passes")]), rel=0.01)
+    got = value(over(SGLANG, between(Scrape(), real(SGLANG))).concurrency)
+    assert got == pytest.approx(counters[LabelledMetric("tokens")] / (6.39 * counters[LabelledMetric("passes")]), rel=0.01)
     assert got > 12, "the page's num_running_reqs is 0"
 
 
@@ -88,13 +88,17 @@ def test_sglang_concurrency_is_the_mean_decode_batch_not_the_gauge() -> None:
 def test_vllm_concurrency_is_that_of_busy_time(busy: float) -> None:
     """Eight requests at 10 ms a step for ``busy`` of the window, one step in five only prefills."""
     steps = 300 * busy / 0.01
-    deltas = {Cell("request_steps"): 8 * steps, Cell("step_seconds"): 8 * 300 * busy, Cell("steps"): 1.25 * steps}
-    got = value(over(VLLM, Window(300, deltas)).concurrency)
+    deltas = {
+        LabelledMetric("request_steps"): 8 * steps,
+        LabelledMetric("step_seconds"): 8 * 300 * busy,
+        LabelledMetric("steps"): 1.25 * steps,
+    }
+    got = value(over(VLLM, CounterWindow(300, deltas)).concurrency)
     assert got == pytest.approx(8.0 if busy == 1.0 else 6.4)
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG], ids=lambda one: one.engine)
-def test_an_idle_window_has_a_rate_of_zero_and_no_other_figure(dialect: MetricDialect) -> None:
+def test_an_idle_window_has_a_rate_of_zero_and_no_other_figure(dialect: MetricSchema) -> None:
     page = real(dialect)
     got = over(dialect, between(page, page))
     assert value(got.tokens_per_second) == 0
@@ -106,7 +110,7 @@ def test_an_idle_window_has_a_rate_of_zero_and_no_other_figure(dialect: MetricDi
 
 
 def test_series_that_are_not_there_yet_are_absent_not_zero() -> None:
-    fresh = Page({Cell("queue_seconds"): 0.0}, {Cell("block"): 16.0})
+    fresh = Scrape({LabelledMetric("queue_seconds"): 0.0}, {LabelledMetric("block"): 16.0})
     got = over(SGLANG, between(fresh, fresh))
     assert value(got.block_size) == 16
     for figure in (got.acceptance_length, got.concurrency, got.tokens_per_second, got.step_time_s, got.ttft_s, got.requests):
@@ -121,20 +125,26 @@ def test_no_pod_scraped_leaves_everything_absent() -> None:
 
 def test_sglang_long_requests_that_have_not_ended_give_no_acceptance() -> None:
     """Tokens and passes move, verify steps are credited at the end."""
-    ended = {Cell("generated"): 0.0, Cell("verify_steps"): 0.0}
-    got = over(SGLANG, Window(300, {Cell("tokens"): 5000.0, Cell("passes"): 900.0, **ended}))
+    ended = {LabelledMetric("generated"): 0.0, LabelledMetric("verify_steps"): 0.0}
+    got = over(SGLANG, CounterWindow(300, {LabelledMetric("tokens"): 5000.0, LabelledMetric("passes"): 900.0, **ended}))
     assert got.acceptance_length == got.concurrency == Absent("NoTraffic")
     assert value(got.tokens_per_second) == pytest.approx(5000 / 300)
 
 
 def test_speculation_off_names_the_reason_and_keeps_the_load() -> None:
     sglang = {
-        Cell("tokens"): 24_000.0, Cell("passes"): 3_000.0, Cell("generated"): 24_080.0, Cell("requests"): 80.0,
-        Cell("e2e_seconds"): 260.0, Cell("queue_seconds"): 8.0, Cell("prefill_seconds"): 12.0,
+        LabelledMetric("tokens"): 24_000.0, LabelledMetric("passes"): 3_000.0, LabelledMetric("generated"): 24_080.0,
+        LabelledMetric("requests"): 80.0,
+        LabelledMetric("e2e_seconds"): 260.0, LabelledMetric("queue_seconds"): 8.0, LabelledMetric("prefill_seconds"): 12.0,
     }  # fmt: skip
-    vllm = {Cell("request_steps"): 24_000.0, Cell("step_seconds"): 240.0, Cell("steps"): 3_000.0, Cell("tokens"): 24_080.0}
+    vllm = {
+        LabelledMetric("request_steps"): 24_000.0,
+        LabelledMetric("step_seconds"): 240.0,
+        LabelledMetric("steps"): 3_000.0,
+        LabelledMetric("tokens"): 24_080.0,
+    }
     for dialect, deltas in ((SGLANG, sglang), (VLLM, vllm)):
-        got = over(dialect, Window(300, deltas), speculation_on=False)
+        got = over(dialect, CounterWindow(300, deltas), speculation_on=False)
         assert got.acceptance_length == got.block_size == Absent("SpeculationOff")
         assert got.acceptance_by_position == ()
         assert value(got.concurrency) == pytest.approx(8.0)
@@ -142,9 +152,9 @@ def test_speculation_off_names_the_reason_and_keeps_the_load() -> None:
 
 
 def test_vllm_steps_without_drafts_give_no_acceptance_but_a_block_by_its_positions() -> None:
-    positions = {Cell("accepted_at", str(i)): 0.0 for i in range(7)}
-    drafts = {Cell("drafts"): 0.0, Cell("accepted"): 0.0, Cell("draft_tokens"): 0.0}
-    got = over(VLLM, Window(300, {**positions, **drafts, Cell("tokens"): 900.0}))
+    positions = {LabelledMetric("accepted_at", str(i)): 0.0 for i in range(7)}
+    drafts = {LabelledMetric("drafts"): 0.0, LabelledMetric("accepted"): 0.0, LabelledMetric("draft_tokens"): 0.0}
+    got = over(VLLM, CounterWindow(300, {**positions, **drafts, LabelledMetric("tokens"): 900.0}))
     assert got.acceptance_length == Absent("NoTraffic")
     assert got.acceptance_by_position == ()
     assert value(got.block_size) == 8
@@ -152,21 +162,23 @@ def test_vllm_steps_without_drafts_give_no_acceptance_but_a_block_by_its_positio
 
 def test_pods_are_summed_before_they_are_divided() -> None:
     """A pod that answered one stray request must not pull the mean of a busy one."""
-    busy = Window(300, {Cell("accepted"): 54_000.0, Cell("drafts"): 10_000.0, Cell("tokens"): 64_000.0})
-    stray = Window(300, {Cell("accepted"): 0.0, Cell("drafts"): 10.0, Cell("tokens"): 11.0})
+    busy = CounterWindow(
+        300, {LabelledMetric("accepted"): 54_000.0, LabelledMetric("drafts"): 10_000.0, LabelledMetric("tokens"): 64_000.0}
+    )
+    stray = CounterWindow(300, {LabelledMetric("accepted"): 0.0, LabelledMetric("drafts"): 10.0, LabelledMetric("tokens"): 11.0})
     got = over(VLLM, busy, stray)
     assert value(got.acceptance_length) == pytest.approx(6.4, rel=0.002)
     assert value(got.tokens_per_second) == pytest.approx(64_011 / 300)
 
 
 def test_a_pod_without_both_series_stays_out_of_the_quotient() -> None:
-    whole = Window(300, {Cell("generated"): 640.0, Cell("verify_steps"): 100.0})
-    half = Window(300, {Cell("generated"): 640.0})
+    whole = CounterWindow(300, {LabelledMetric("generated"): 640.0, LabelledMetric("verify_steps"): 100.0})
+    half = CounterWindow(300, {LabelledMetric("generated"): 640.0})
     assert value(over(SGLANG, whole, half).acceptance_length) == pytest.approx(6.4)
 
 
 def test_tokens_per_second_uses_each_pods_own_span_and_scales_to_all_pods() -> None:
-    old, young = Window(300, {Cell("tokens"): 30_000.0}), Window(60, {Cell("tokens"): 6_000.0})
+    old, young = CounterWindow(300, {LabelledMetric("tokens"): 30_000.0}), CounterWindow(60, {LabelledMetric("tokens"): 6_000.0})
     assert value(over(VLLM, old, young, expected=10).tokens_per_second) == pytest.approx(1_000)
 
 
@@ -202,18 +214,18 @@ def test_sglang_labels_are_summed_ranks_are_not_and_priorities_are_not_counted_t
     page = read_page(text, SGLANG)
     assert page is not None
     assert page.counters == {
-        Cell("generated"): 128.0,
-        Cell("verify_steps"): 20.0,
-        Cell("passes"): 75.0,
-        Cell("tokens"): 128.0,
-        Cell("queue_seconds"): 3.0,
-        Cell("ttft_seconds"): 0.5,
-        Cell("ttft_requests"): 10.0,
-        Cell("prefilled"): 1000.0,
-        Cell("bare_passes"): 5.0,
+        LabelledMetric("generated"): 128.0,
+        LabelledMetric("verify_steps"): 20.0,
+        LabelledMetric("passes"): 75.0,
+        LabelledMetric("tokens"): 128.0,
+        LabelledMetric("queue_seconds"): 3.0,
+        LabelledMetric("ttft_seconds"): 0.5,
+        LabelledMetric("ttft_requests"): 10.0,
+        LabelledMetric("prefilled"): 1000.0,
+        LabelledMetric("bare_passes"): 5.0,
     }
-    assert page.gauges == {Cell("block"): 8.0}
-    got = over(SGLANG, between(Page(), page))
+    assert page.gauges == {LabelledMetric("block"): 8.0}
+    got = over(SGLANG, between(Scrape(), page))
     assert value(got.ttft_s) == pytest.approx(0.05)
 
 
@@ -227,12 +239,12 @@ def test_vllm_engines_of_one_pod_are_summed_but_step_together() -> None:
         ]
     page = read_page("\n".join(lines), VLLM)
     assert page is not None
-    assert value(over(VLLM, between(Page(), page)).concurrency) == pytest.approx(8.0)
+    assert value(over(VLLM, between(Scrape(), page)).concurrency) == pytest.approx(8.0)
 
 
 def test_real_sglang_traffic_without_streaming_has_no_first_token_time() -> None:
-    assert over(SGLANG, between(Page(), real(SGLANG))).ttft_s == Absent("NoSeries")
-    assert value(over(VLLM, between(Page(), real(VLLM))).ttft_s) == pytest.approx(0.062, abs=0.001)
+    assert over(SGLANG, between(Scrape(), real(SGLANG))).ttft_s == Absent("NoSeries")
+    assert value(over(VLLM, between(Scrape(), real(VLLM))).ttft_s) == pytest.approx(0.062, abs=0.001)
 
 
 def test_a_page_of_another_program_is_no_page() -> None:
@@ -241,7 +253,7 @@ def test_a_page_of_another_program_is_no_page() -> None:
 
 
 def test_a_page_with_the_engine_but_none_of_our_series_is_an_empty_page() -> None:
-    assert read_page("sglang:max_total_num_tokens 5\n", SGLANG) == Page()
+    assert read_page("sglang:max_total_num_tokens 5\n", SGLANG) == Scrape()
 
 
 @pytest.mark.parametrize("bad", ['vllm:generation_tokens_total{engine="0"', "vllm:generation_tokens_total{} many"])
@@ -252,4 +264,4 @@ def test_a_malformed_needed_line_is_an_error(bad: str) -> None:
 
 def test_not_a_number_is_skipped() -> None:
     page = read_page('vllm:generation_tokens_total{engine="0"} NaN\nvllm:spec_decode_num_drafts_total 5\n', VLLM)
-    assert page == Page({Cell("drafts"): 5.0})
+    assert page == Scrape({LabelledMetric("drafts"): 5.0})

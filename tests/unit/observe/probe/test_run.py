@@ -268,7 +268,7 @@ USAGE = '"usage":{"completion_tokens":%d}'
 
 
 @pytest.mark.parametrize(
-    ("handler", "trouble"),
+    ("handler", "failure"),
     [
         (redirect, "HTTP status 302"),
         (says("[DONE]"), "the answer was cut off"),
@@ -285,12 +285,12 @@ USAGE = '"usage":{"completion_tokens":%d}'
         (endless_text, "malformed answer"),
     ],
 )
-async def test_what_is_no_answer_fails_the_prompt(handler: Handler, trouble: str) -> None:
+async def test_what_is_no_answer_fails_the_prompt(handler: Handler, failure: str) -> None:
     app = web.Application()
     app.router.add_post("/v1/completions", handler)
     async with TestServer(app) as server, client() as made:
         assert server.port is not None
-        with pytest.raises(ProbeFailure, match=trouble):
+        with pytest.raises(ProbeFailure, match=failure):
             await made.ask(Endpoint("r", "u", "127.0.0.1", server.port, "vllm", "m"), "why", 20, 10.0)
 
 

@@ -1,4 +1,4 @@
-"""The Prometheus client and source against a server that is well, slow, wrong or in trouble."""
+"""The Prometheus client and source against a server that is well, slow, wrong or in failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS, SGLANG, VLLM, figures
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, SGLANG, VLLM, revision_metrics
 from dflash_controller.observe.pipeline.result import Absent, Error, Value
-from dflash_controller.observe.pipeline.series import Cell, Series
+from dflash_controller.observe.pipeline.series import LabelledMetric, Series
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
@@ -203,11 +203,11 @@ async def test_windows_are_joined_by_namespace_and_pod(server: Server) -> None:
     targets = [pod("a"), pod("b"), pod("c"), pod("a", namespace="other")]
     got = await source.collect(targets)
     await source.close()
-    assert got.troubles == {"uid-ns-c": Absent("NoSeries"), "uid-other-a": Absent("NoSeries")}
+    assert got.failures == {"uid-ns-c": Absent("NoSeries"), "uid-other-a": Absent("NoSeries")}
     assert set(got.windows) == got.answered == {"uid-ns-a", "uid-ns-b"}
     windows = list(got.windows.values())
     assert [window.seconds for window in windows] == [300, 60]
-    made = figures(VLLM, windows, expected=2, speculation_on=True)
+    made = revision_metrics(VLLM, windows, expected=2, speculation_on=True)
     assert made.acceptance_length == Value(6.4, samples=1000, age_s=9), "NaN is no number: b stays out of the quotient"
     assert made.tokens_per_second == Value(pytest.approx(6400 / 300 + 1280 / 60), samples=7680, age_s=9)  # type: ignore[arg-type]
     assert made.acceptance_by_position == (0.8, 0.3)
@@ -215,7 +215,7 @@ async def test_windows_are_joined_by_namespace_and_pod(server: Server) -> None:
 
 async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server) -> None:
     source = PrometheusSource(settings(server, matcher={"cluster": "prod"}))
-    await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in DIALECTS])
+    await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in METRIC_SCHEMAS])
     await source.close()
     assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 4 <= 26
     assert all('{cluster="prod"' in query for query in server.queries)
@@ -227,7 +227,7 @@ async def test_one_failing_query_fails_the_round(server: Server) -> None:
     got = await source.collect([pod("a"), pod("b")])
     await source.close()
     assert got.windows == {}
-    assert got.troubles == dict.fromkeys(("uid-ns-a", "uid-ns-b"), Error("HTTP status 400: no error type: "))
+    assert got.failures == dict.fromkeys(("uid-ns-a", "uid-ns-b"), Error("HTTP status 400: no error type: "))
 
 
 async def test_nothing_is_asked_without_pods(server: Server) -> None:
@@ -259,14 +259,14 @@ async def test_spans_are_asked_for_every_second_round_whatever_the_fleet(server:
         ends.append([span.end_s for span in got.spans.get("uid-ns-a", ())])
         assert set(got.spans) <= {"uid-ns-a"}, "b is too young, x is not tuned, the others are unknown"
         fleet = [query for query in server.queries if "__name__" not in query]
-        assert len(fleet) == len(VLLM.series) + 2 + (len(VLLM.stretches) + 2 if ends[-1] else 0)
+        assert len(fleet) == len(VLLM.series) + 2 + (len(VLLM.load_samples) + 2 if ends[-1] else 0)
         clock[0] += 30
     await source.close()
     assert ends == [[1000], [], [1060], [], [1120]]
     first = got.spans["uid-ns-a"][0].window
     assert first.seconds == 60
-    assert first.deltas[Cell("drafts")] == 1000
-    assert first.levels[Cell("waiting")] == 2
+    assert first.deltas[LabelledMetric("drafts")] == 1000
+    assert first.levels[LabelledMetric("waiting")] == 2
 
 
 async def test_nothing_more_is_asked_where_nothing_is_tuned(server: Server) -> None:
@@ -281,7 +281,7 @@ async def test_a_failing_query_of_the_tuner_fails_nothing_else(server: Server, c
     source = PrometheusSource(settings(server))
     got = await source.collect([replace(pod("a"), tuned=True)])
     await source.close()
-    assert (set(got.windows), got.troubles, got.spans) == ({"uid-ns-a"}, {}, {})
+    assert (set(got.windows), got.failures, got.spans) == ({"uid-ns-a"}, {}, {})
     assert "nothing new of the vllm engines: HTTP status 400" in caplog.text
 
 

@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_controller.observe.pipeline.counter_snapshots import reading
-from dflash_controller.observe.pipeline.metric_schema import DIALECTS
+from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
+from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.result import Error
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
@@ -127,7 +127,7 @@ def every(seconds: float, since: float, until: float = NOW + 1000) -> list[float
     return [since + i * seconds for i in range(int((until - since) / seconds) + 1)]
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 async def test_the_newest_samples_are_the_reading_of_the_page_at_the_time_of_the_scrape(
     server: Server, source: PrometheusSource, engine: str
 ) -> None:
@@ -139,9 +139,9 @@ async def test_the_newest_samples_are_the_reading_of_the_page_at_the_time_of_the
         Scraped(REAL[engine], [NOW - 1], pod="stranger", cluster="here"),
     ]
     got = await source.collect([pod("new", engine)])
-    page = read_page(REAL[engine], DIALECTS[engine])
+    page = read_page(REAL[engine], METRIC_SCHEMAS[engine])
     assert page is not None
-    expected = reading(DIALECTS[engine], page, NOW - 7, speculation_on=True)
+    expected = counter_snapshot(METRIC_SCHEMAS[engine], page, NOW - 7, speculation_on=True)
     (told,) = {one.at_s: one for one in got.readings["uid-new"]}.values()
     assert told.at_s == NOW - 7
     for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "cached_tokens", "generated_tokens"):
@@ -152,7 +152,7 @@ async def test_the_newest_samples_are_the_reading_of_the_page_at_the_time_of_the
     assert expected.latency is not None
     assert told.latency.bounds == expected.latency.bounds
     assert told.latency.counts == pytest.approx([0.993 * count for count in expected.latency.counts])
-    assert got.troubles == {}
+    assert got.failures == {}
 
 
 async def test_a_label_that_the_scrape_configuration_took_is_found_under_its_new_name(server: Server, source: PrometheusSource) -> None:
@@ -164,7 +164,7 @@ async def test_a_label_that_the_scrape_configuration_took_is_found_under_its_new
 
 
 async def test_only_pods_on_trial_are_asked_for_four_a_revision_and_two_queries_an_engine(server: Server, source: PrometheusSource) -> None:
-    fleet = [pod(f"p{i:02}-{e}", e, f"r{i % 2}-{e}", deployment=f"d{i // 10}-{e}") for e in DIALECTS for i in range(40)]
+    fleet = [pod(f"p{i:02}-{e}", e, f"r{i % 2}-{e}", deployment=f"d{i // 10}-{e}") for e in METRIC_SCHEMAS for i in range(40)]
     await source.collect([replace(one, on_trial=False) for one in fleet])
     assert server.trial_queries() == []
     for _ in range(4):
@@ -172,7 +172,7 @@ async def test_only_pods_on_trial_are_asked_for_four_a_revision_and_two_queries_
     server.asked.clear()
     await source.collect(fleet)
     asked = [form["query"] for endpoint, form in server.trial_queries() if endpoint == "query"]
-    assert len(asked) == 2 * len(DIALECTS)
+    assert len(asked) == 2 * len(METRIC_SCHEMAS)
     assert all(query.count("|p") == 31 and '{cluster="here",' in query for query in asked), "4 of each of 8 revisions"
 
 
@@ -213,9 +213,9 @@ async def test_the_past_is_no_older_than_the_depth_and_without_a_candidate_a_win
 
 
 async def test_a_rollout_to_another_engine_has_both_pasts(server: Server, source: PrometheusSource) -> None:
-    server.scraped = [Scraped(REAL[engine], every(30, NOW - 600), pod=engine, cluster="here") for engine in DIALECTS]
-    got = await source.collect([pod(engine, engine, f"r-{engine}", ready_at_s=NOW - 400) for engine in DIALECTS])
-    assert [len(got.readings[f"uid-{engine}"]) > 10 for engine in DIALECTS] == [True, True]
+    server.scraped = [Scraped(REAL[engine], every(30, NOW - 600), pod=engine, cluster="here") for engine in METRIC_SCHEMAS]
+    got = await source.collect([pod(engine, engine, f"r-{engine}", ready_at_s=NOW - 400) for engine in METRIC_SCHEMAS])
+    assert [len(got.readings[f"uid-{engine}"]) > 10 for engine in METRIC_SCHEMAS] == [True, True]
 
 
 async def test_samples_from_before_a_pod_was_ready_are_another_pods(server: Server, source: PrometheusSource) -> None:
@@ -232,7 +232,7 @@ async def test_a_past_that_cannot_be_had_does_not_stop_the_present(
     for _ in range(4):
         got = await source.collect([pod("new")])
         assert [one.at_s for one in got.readings["uid-new"]] == [NOW]
-        assert got.troubles == {}
+        assert got.failures == {}
     assert sum(endpoint == "query_range" for endpoint, _ in server.asked) == 2, "the settings allow two attempts"
     assert "too many samples" in caplog.text
 
@@ -240,7 +240,7 @@ async def test_a_past_that_cannot_be_had_does_not_stop_the_present(
 async def test_a_failing_query_is_a_trouble_of_the_pods_on_trial_only(server: Server, source: PrometheusSource) -> None:
     server.broken = "query"
     got = await source.collect([pod("new"), pod("idle", on_trial=False, deployment="other")])
-    assert got.troubles == {"uid-new": Error("HTTP status 422: execution: too many samples")}
+    assert got.failures == {"uid-new": Error("HTTP status 422: execution: too many samples")}
     assert got.answered == {"uid-idle"}
     assert got.readings == {}
     server.broken = ""
@@ -251,14 +251,14 @@ async def test_a_failing_query_is_a_trouble_of_the_pods_on_trial_only(server: Se
 async def test_a_pod_prometheus_does_not_scrape_has_no_readings(server: Server, source: PrometheusSource) -> None:
     got = await source.collect([pod("new")])
     assert got.readings == {}
-    assert got.troubles == {}
+    assert got.failures == {}
 
 
 def tuned(name: str, engine: str = "vllm", **changes: object) -> Target:
     return replace(pod(name, engine), on_trial=False, tuned=True, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("engine", sorted(DIALECTS))
+@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
 async def test_the_last_hour_of_a_tuned_deployment_is_told_once(server: Server, source: PrometheusSource, engine: str) -> None:
     server.scraped = [Scraped(REAL[engine], every(15, NOW - 7200), pod="new", cluster="here", growth=0.0001)]
     got = await source.collect([tuned("new", engine, ready_at_s=NOW - 1800)])
@@ -266,10 +266,10 @@ async def test_the_last_hour_of_a_tuned_deployment_is_told_once(server: Server, 
     ends = [span.end_s for span in told]
     assert (len(told), ends[-1]) == (28, NOW - 60), "what is asked as time goes on begins there"
     assert [later - earlier for earlier, later in itertools.pairwise(ends)] == [60.0] * 27
-    page = read_page(REAL[engine], DIALECTS[engine])
+    page = read_page(REAL[engine], METRIC_SCHEMAS[engine])
     assert page is not None
     for cell, value in page.counters.items():
-        if cell.quantity in {one.quantity for one in DIALECTS[engine].stretches}:
+        if cell.quantity in {one.quantity for one in METRIC_SCHEMAS[engine].load_samples}:
             assert told[5].window.deltas[cell] == pytest.approx(value * 0.0001 * 60), cell
     assert told[5].window.seconds == 60
     assert len(server.trial_queries()) == 2
@@ -308,7 +308,7 @@ async def test_an_hour_that_cannot_be_had_is_given_up_and_never_fails_a_round(
     server.broken = "query_range"
     for _ in range(5):
         got = await source.collect([tuned("new")])
-        assert (set(got.windows), got.troubles, got.spans) == ({"uid-new"}, {}, {})
+        assert (set(got.windows), got.failures, got.spans) == ({"uid-new"}, {}, {})
         server.now += 30
     assert len(server.trial_queries()) == 3
     assert "cannot have its last hour from Prometheus: HTTP status 422" in caplog.text

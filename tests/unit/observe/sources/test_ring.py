@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_controller.observe.pipeline.series import Cell, Page, Series
+from dflash_controller.observe.pipeline.series import LabelledMetric, Scrape, Series
 from dflash_controller.observe.sources.scrape.ring import Ring
 
-TOKENS, DRAFTS = Cell("tokens"), Cell("drafts")
+TOKENS, DRAFTS = LabelledMetric("tokens"), LabelledMetric("drafts")
 
 
-def page(tokens: float, drafts: float | None = None) -> Page:
-    return Page({TOKENS: tokens} if drafts is None else {TOKENS: tokens, DRAFTS: drafts})
+def page(tokens: float, drafts: float | None = None) -> Scrape:
+    return Scrape({TOKENS: tokens} if drafts is None else {TOKENS: tokens, DRAFTS: drafts})
 
 
 def test_one_page_is_no_window() -> None:
@@ -44,13 +44,13 @@ def test_a_counter_that_appears_counts_from_zero() -> None:
 
 
 @pytest.mark.parametrize("after", [page(90, drafts=60), page(150), page(150, drafts=40)], ids=["fell", "vanished", "another fell"])
-def test_a_restart_starts_all_counters_anew(after: Page) -> None:
+def test_a_restart_starts_all_counters_anew(after: Scrape) -> None:
     ring = Ring(300)
     ring.add(0, page(50, drafts=25))
     ring.add(30, page(100, drafts=50))
     ring.add(60, after)
     assert ring.window(60) is None
-    ring.add(90, Page({cell: value + 7 for cell, value in after.counters.items()}))
+    ring.add(90, Scrape({cell: value + 7 for cell, value in after.counters.items()}))
     window = ring.window(90)
     assert window is not None
     assert window.seconds == 30
@@ -78,7 +78,7 @@ def test_no_history_of_restarts_invents_or_doubles_tokens(lives: list[list[int]]
 
 
 def steps(
-    ring: Ring, pages: list[tuple[float, Page]], at_least_s: float = 25.0, at_most_s: float = 90.0
+    ring: Ring, pages: list[tuple[float, Scrape]], at_least_s: float = 25.0, at_most_s: float = 90.0
 ) -> list[tuple[float, float] | None]:
     """Length and tokens of each step."""
     told: list[tuple[float, float] | None] = []
@@ -106,7 +106,7 @@ def test_no_step_covers_a_gap_or_two_lives() -> None:
 def test_a_level_of_a_step_is_the_one_its_series_asks_for() -> None:
     ring, wanted = Ring(300), (Series("use", "u", gauge=True, over="max"), Series("queue", "q", gauge=True, over="min"))
     for at, use, queue, block in ((0.0, 0.9, 0.0, 16.0), (30.0, 0.2, 4.0, 8.0)):
-        ring.add(at, Page({}, {Cell("use"): use, Cell("queue"): queue, Cell("block"): block}))
+        ring.add(at, Scrape({}, {LabelledMetric("use"): use, LabelledMetric("queue"): queue, LabelledMetric("block"): block}))
         step = ring.step(25, 90, wanted)
     assert step is not None
-    assert step.levels == {Cell("use"): 0.9, Cell("queue"): 0.0, Cell("block"): 8.0}
+    assert step.levels == {LabelledMetric("use"): 0.9, LabelledMetric("queue"): 0.0, LabelledMetric("block"): 8.0}

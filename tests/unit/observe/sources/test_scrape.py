@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.model.counters import Reading
+from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.observe.pipeline.result import Absent, Error
-from dflash_controller.observe.pipeline.series import Cell
+from dflash_controller.observe.pipeline.series import LabelledMetric
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
 
@@ -66,11 +66,11 @@ async def test_two_scrapes_make_a_window(engine: tuple[Engine, int]) -> None:
     clock = Clock()
     scraper = Scraper(clock=clock, wall=lambda: 1.7e9)
     first = await scraper.collect([pod(port)])
-    assert first == Round(answered=frozenset({"u0"}), readings={"u0": (Reading(1.7e9, generated_tokens=0.0),)})
+    assert first == Round(answered=frozenset({"u0"}), readings={"u0": (CounterSnapshot(1.7e9, generated_tokens=0.0),)})
     server.handler = server.tokens(900)
     clock.now += 30
     second = await scraper.collect([pod(port)])
-    assert second.windows["u0"].deltas == {Cell("tokens"): 900.0}
+    assert second.windows["u0"].deltas == {LabelledMetric("tokens"): 900.0}
     assert second.windows["u0"].seconds == 30
     assert server.asked[0].headers["Accept"] == "text/plain;version=0.0.4"
     await scraper.close()
@@ -110,7 +110,7 @@ async def other(_: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    ("handler", "trouble"),
+    ("handler", "failure"),
     [
         (hang, Error("no answer within 0.1 s")),
         (error, Error("HTTP status 503")),
@@ -123,7 +123,7 @@ async def other(_: web.Request) -> web.StreamResponse:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 async def test_a_bad_answer_is_a_trouble_and_the_window_ages_away(
-    engine: tuple[Engine, int], handler: Handler, trouble: Error | Absent | None
+    engine: tuple[Engine, int], handler: Handler, failure: Error | Absent | None
 ) -> None:
     server, port = engine
     clock = Clock()
@@ -134,11 +134,11 @@ async def test_a_bad_answer_is_a_trouble_and_the_window_ages_away(
         clock.now += 30
     server.handler = handler
     got = await scraper.collect([pod(port)])
-    if trouble is None:
-        assert isinstance(got.troubles["u0"], Error)
-        assert got.troubles["u0"].message.startswith("malformed page: ")
+    if failure is None:
+        assert isinstance(got.failures["u0"], Error)
+        assert got.failures["u0"].message.startswith("malformed page: ")
     else:
-        assert got.troubles == {"u0": trouble}
+        assert got.failures == {"u0": failure}
     assert got.answered == frozenset()
     assert got.windows["u0"].age_s == 30, "one missed scrape does not blank the figures"
     clock.now += 90
@@ -150,10 +150,10 @@ async def test_a_refused_connection_names_no_address() -> None:
     port = unused_port()
     scraper = Scraper()
     got = await scraper.collect([pod(port)])
-    trouble = got.troubles["u0"]
-    assert isinstance(trouble, Error)
-    assert "connection failed" in trouble.message
-    assert str(port) not in trouble.message
+    failure = got.failures["u0"]
+    assert isinstance(failure, Error)
+    assert "connection failed" in failure.message
+    assert str(port) not in failure.message
     await scraper.close()
 
 
@@ -181,7 +181,7 @@ async def test_beyond_the_supported_fleet_no_pod_is_scraped(engine: tuple[Engine
     assert got.refusal is not None
     assert got.refusal.reason is Reason.PROMETHEUS_REQUIRED
     assert "up to 2" in got.refusal.message
-    assert (got.windows, got.troubles, server.asked) == ({}, {}, [])
+    assert (got.windows, got.failures, server.asked) == ({}, {}, [])
     await scraper.close()
 
 
@@ -212,7 +212,7 @@ async def test_a_scrape_is_also_a_reading_with_its_own_time(engine: tuple[Engine
     scraper = Scraper(clock=clock, wall=lambda: clock.now + 1.7e9)
     server.handler = server.tokens(900)
     got = await scraper.collect([pod(port), pod(port, "u1", engine="sglang")])
-    assert got.readings == {"u0": (Reading(1.7e9 + 1000, generated_tokens=900.0),)}, "a page of another engine is no reading"
+    assert got.readings == {"u0": (CounterSnapshot(1.7e9 + 1000, generated_tokens=900.0),)}, "a page of another engine is no reading"
     server.handler = error
     assert (await scraper.collect([pod(port)])).readings == {}
     await scraper.close()
@@ -230,7 +230,7 @@ async def test_spans_of_tuned_pods_are_told_from_scrape_to_scrape(engine: tuple[
         got = await scraper.collect(pods)
     ((uid, (span,)),) = got.spans.items()
     assert (uid, span.end_s, span.window.seconds) == ("u0", 1.7e9 + 1060, 30)
-    assert span.window.deltas == {Cell("tokens"): 600.0}
+    assert span.window.deltas == {LabelledMetric("tokens"): 600.0}
     clock.now += 10
     assert (await scraper.collect(pods)).spans == {}, "too soon"
     await scraper.close()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_controller.observe.pipeline.metrics import Figures
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 from dflash_controller.observe.pipeline.result import Absent, Error, Measurement, Value
-from dflash_controller.observe.status_values.display import Display, Shown, ShowSettings, Trail, moved, rounded
+from dflash_controller.observe.status_values.display import Display, DisplaySettings, StatusMetrics, Trail, moved, rounded
 
-SETTINGS = ShowSettings()
+SETTINGS = DisplaySettings()
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,17 @@ class Status:
     revision: str = "r1"
     writes: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
 
-    def feed(self, now: float, figures: Figures) -> None:
-        values = self.display.update(now, Shown(self.revision, dict(self.shown)), figures)
+    def feed(self, now: float, metric_values: RevisionMetrics) -> None:
+        values = self.display.update(now, StatusMetrics(self.revision, dict(self.shown)), metric_values)
         if values is not None:
             self.shown = dict(values)
             self.writes.append((now, values))
 
 
-def measured(acceptance: float, tokens: float = 800.0, concurrency: float = 8.0, window_s: float = 300.0, samples: float = 1e4) -> Figures:
-    return Figures(
+def measured(
+    acceptance: float, tokens: float = 800.0, concurrency: float = 8.0, window_s: float = 300.0, samples: float = 1e4
+) -> RevisionMetrics:
+    return RevisionMetrics(
         acceptance_length=Value(acceptance, samples),
         concurrency=Value(concurrency, samples),
         tokens_per_second=Value(tokens, samples),
@@ -118,7 +120,7 @@ def test_absent_and_failed_figures_leave_the_shown_ones() -> None:
     status.feed(0, measured(6.4))
     before = dict(status.shown)
     for now in range(60, 1200, 30):
-        status.feed(now, Figures(window_s=300) if now % 60 else Figures.failed(Error("down"), 1))
+        status.feed(now, RevisionMetrics(window_s=300) if now % 60 else RevisionMetrics.failed(Error("down"), 1))
     assert status.shown == before
     assert len(status.writes) == 1
 
@@ -141,14 +143,14 @@ def test_another_revision_is_shown_by_its_own_figures() -> None:
     assert status.shown["acceptance_length"] == 3.0
 
 
-def traffic(seed: int, minutes: int, per_interval: float, *, level: Sequence[float]) -> list[Figures]:
+def traffic(seed: int, minutes: int, per_interval: float, *, level: Sequence[float]) -> list[RevisionMetrics]:
     """Open traffic: Poisson arrivals of requests of exponential length, acceptance of a request with a deviation of 30 %.
 
-    Figures are means over ten intervals of 30 s, as from a source with a full window. ``level`` scales the arrivals minute by minute.
+    Metrics are means over ten intervals of 30 s, as from a source with a full window. ``level`` scales the arrivals minute by minute.
     """
     rng = random.Random(seed)
     intervals: list[tuple[float, float, int]] = []
-    figures = []
+    metric_values = []
     for index in range(minutes * 2):
         tokens = steps = 0.0
         requests, left = 0, rng.expovariate(1)
@@ -163,10 +165,10 @@ def traffic(seed: int, minutes: int, per_interval: float, *, level: Sequence[flo
         all_tokens, all_steps = sum(one[0] for one in last), sum(one[1] for one in last)
         seconds = len(last) * 30.0
         if all_steps == 0:
-            figures.append(Figures(tokens_per_second=Value(0.0), window_s=seconds))
+            metric_values.append(RevisionMetrics(tokens_per_second=Value(0.0), window_s=seconds))
             continue
-        figures.append(measured(all_tokens / all_steps, all_tokens / seconds, all_steps * 0.02 / seconds, seconds, all_steps))
-    return figures
+        metric_values.append(measured(all_tokens / all_steps, all_tokens / seconds, all_steps * 0.02 / seconds, seconds, all_steps))
+    return metric_values
 
 
 @pytest.mark.parametrize("per_interval", [3, 30, 120])
@@ -175,8 +177,8 @@ def test_steady_noisy_traffic_causes_no_write(per_interval: int) -> None:
     writes = 0
     for seed in range(40):
         status = Status()
-        for index, figures in enumerate(traffic(seed, 60, per_interval, level=[1.0])):
-            status.feed(index * 30.0, figures)
+        for index, metric_values in enumerate(traffic(seed, 60, per_interval, level=[1.0])):
+            status.feed(index * 30.0, metric_values)
         writes += sum(now >= 600 for now, _ in status.writes)
     assert writes == 0
 
@@ -185,19 +187,19 @@ def test_a_restart_of_the_operator_under_noisy_traffic_causes_no_write() -> None
     for seed in range(40):
         before, after = Status(), Status()
         course = traffic(seed, 30, 30, level=[1.0])
-        for index, figures in enumerate(course[:40]):
-            before.feed(index * 30.0, figures)
+        for index, metric_values in enumerate(course[:40]):
+            before.feed(index * 30.0, metric_values)
         after.shown = before.shown
-        for index, figures in enumerate(course[40:]):
-            after.feed(index * 30.0, figures)
+        for index, metric_values in enumerate(course[40:]):
+            after.feed(index * 30.0, metric_values)
         assert after.writes == []
 
 
 def test_a_lasting_change_of_load_is_shown_within_seven_minutes() -> None:
     for seed in range(10):
         status = Status()
-        for index, figures in enumerate(traffic(seed, 60, 60, level=[1.0] * 30 + [4.0] * 30)):
-            status.feed(index * 30.0, figures)
+        for index, metric_values in enumerate(traffic(seed, 60, 60, level=[1.0] * 30 + [4.0] * 30)):
+            status.feed(index * 30.0, metric_values)
             if index * 30 == 1800:
                 before = status.shown["tokens_per_second"]
             if index * 30 == 1800 + 420:
@@ -209,8 +211,8 @@ def test_a_collapsed_drafter_is_shown_on_thin_traffic() -> None:
     for seed in range(10):
         status = Status()
         healthy = traffic(seed, 30, 5, level=[1.0])
-        for index, figures in enumerate(healthy):
-            status.feed(index * 30.0, figures)
+        for index, metric_values in enumerate(healthy):
+            status.feed(index * 30.0, metric_values)
         for late in range(1, 30):
             share = min(1.0, late / 10)
             status.feed((len(healthy) + late) * 30.0, measured(6.4 * (1 - share) + share))

@@ -51,7 +51,7 @@ pool_sizes = st.integers(0, 5)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Budget, list[Pool], dict[str, int]]:
+def states(draw: st.DrawFn) -> tuple[Budget, list[Pool], dict[str, int]]:
     replicas = draw(st.integers(0, 6))
     surge = draw(st.integers(0, 3))
     unavailable = draw(st.integers(0 if surge else 1, 4))
@@ -67,9 +67,9 @@ def situations(draw: st.DrawFn) -> tuple[Budget, list[Pool], dict[str, int]]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(situations())
-def test_no_step_breaks_the_budget(situation: tuple[Budget, list[Pool], dict[str, int]]) -> None:
-    limits, pools, goals = situation
+@given(states())
+def test_no_step_breaks_the_budget(state: tuple[Budget, list[Pool], dict[str, int]]) -> None:
+    limits, pools, goals = state
     wanted = next_replicas(limits, pools, goals)
     before = sum(pool.serving_at(pool.wanted) for pool in pools)
     after = sum(pool.serving_at(wanted[pool.revision]) for pool in pools)

@@ -22,15 +22,15 @@ from dflash_controller.catalog.catalog import Catalog
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolve import OperatorDefaults, resolve
 from dflash_controller.engines.resolved import Resolved
-from dflash_controller.model.load_sample import Stretch
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.planning.revisions.drafter_health import (
     ACT_STEPS,
     LOOK_BACK_S,
     RECOVERY_S,
     TELL_STEPS,
     WINDOW_S,
-    Health,
-    Remedy,
+    DrafterHealth,
+    Fallback,
     collapsed,
     judge,
     limits,
@@ -39,16 +39,16 @@ from dflash_controller.planning.revisions.drafter_health import (
     switched_off,
     to_be_failed,
 )
-from dflash_controller.planning.revisions.revision import Origin, Record, State, history_entry
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, history_entry
 from dflash_controller.planning.revisions.trial_state import Trial
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 START = 1_000_000.0
 CATALOG = Catalog.load()
 GOOD, BAD, OTHER = "a" * 40, "b" * 40, "c" * 40
-Entry = tuple[State, str]
-SERVED: tuple[Entry, ...] = ((State.CANDIDATE, "SpecChanged"), (State.STABLE, "AnalysisPassed"))
-LEFT: tuple[Entry, ...] = (*SERVED, (State.STABLE, "DrafterCollapsed"), (State.FAILED, "DrafterCollapsed"))
+Entry = tuple[RevisionState, str]
+SERVED: tuple[Entry, ...] = ((RevisionState.CANDIDATE, "SpecChanged"), (RevisionState.STABLE, "AnalysisPassed"))
+LEFT: tuple[Entry, ...] = (*SERVED, (RevisionState.STABLE, "DrafterCollapsed"), (RevisionState.FAILED, "DrafterCollapsed"))
 
 
 def spec(drafter: str | None = GOOD, **more: Any) -> Spec:
@@ -64,14 +64,14 @@ def record(
     number: int,
     drafter: str | None = GOOD,
     speculation: Speculation | None = None,
-    state: State = State.RETIRED,
+    state: RevisionState = RevisionState.RETIRED,
     history: Sequence[Entry] = SERVED,
     **more: Any,
-) -> Record:
+) -> Revision:
     written = spec(drafter, **more)
     resolved = resolve(written, "chat", "models", CATALOG, OperatorDefaults())
     assert isinstance(resolved, Resolved)
-    return Record(
+    return Revision(
         hash=f"r{number}",
         number=number,
         state=state,
@@ -87,11 +87,11 @@ def record(
     )
 
 
-STABLE = record(9, BAD, state=State.STABLE)
+STABLE = record(9, BAD, state=RevisionState.STABLE)
 
 
-def stretch(at_s: float, length: float, steps: float = 3_000, block: int = 16, seconds: float = 30) -> Stretch:
-    return Stretch(START + at_s, seconds, block, 4.0 if steps else 0.0, 0.01 if steps else 0.0, steps, length * steps, length * steps)
+def load_sample(at_s: float, length: float, steps: float = 3_000, block: int = 16, seconds: float = 30) -> LoadSample:
+    return LoadSample(START + at_s, seconds, block, 4.0 if steps else 0.0, 0.01 if steps else 0.0, steps, length * steps, length * steps)
 
 
 def at(at_s: float) -> datetime:
@@ -101,25 +101,25 @@ def at(at_s: float) -> datetime:
 class Watch:
     """A deployment whose condition is written at every look, as the planner does."""
 
-    def __init__(self, stable: Record = STABLE) -> None:
+    def __init__(self, stable: Revision = STABLE) -> None:
         self.stable = stable
-        self.stretches: list[Stretch] = []
+        self.load_samples: list[LoadSample] = []
         self.status: dict[str, Any] = {"stableRevision": stable.name, "conditions": []}
         self.writes = 0
 
-    def look(self, at_s: float, asked_block: int | None = None, records: Sequence[Record] = ()) -> Health:
-        found = judge(self.stretches, START + at_s, self.stable, records, self.status, asked_block)
+    def look(self, at_s: float, asked_block: int | None = None, records: Sequence[Revision] = ()) -> DrafterHealth:
+        found = judge(self.load_samples, START + at_s, self.stable, records, self.status, asked_block)
         before = self.status["conditions"]
         after = set_condition(before, ConditionType.SPECULATION_HEALTHY, found.value, found.reason, found.message, 1, at(at_s))
         self.writes += after is not before
         self.status["conditions"] = after
         return found
 
-    def serve(self, since_s: float, until_s: float, length: float, every_s: float = 30, **more: Any) -> Health:
-        """Stretches of one pod, and a look at the end of each."""
+    def serve(self, since_s: float, until_s: float, length: float, every_s: float = 30, **more: Any) -> DrafterHealth:
+        """Load samples of one pod, and a look at the end of each."""
         at_s, found = since_s + every_s, None
         while at_s <= until_s:
-            self.stretches.append(stretch(at_s, length, seconds=every_s, **more))
+            self.load_samples.append(load_sample(at_s, length, seconds=every_s, **more))
             found = self.look(at_s)
             at_s += every_s
         assert found is not None
@@ -144,19 +144,19 @@ def test_a_working_drafter_is_healthy() -> None:
 @pytest.mark.parametrize("every_s", [15.0, 30.0, 60.0])
 @pytest.mark.parametrize("into", [0.0, 0.03, 0.06, 0.5, 0.97])
 def test_a_collapse_is_named_within_two_minutes(every_s: float, into: float) -> None:
-    """Wherever in a stretch it happens, and however long the stretches are."""
+    """Wherever in a load sample it happens, and however long the load samples are."""
     watch = Watch()
     watch.serve(0, 600, 6.4, every_s)
     healthy = dict(watch.status)
     mixed = into * 6.4 + (1 - into) * 1.0
-    watch.stretches.append(stretch(600 + every_s, mixed, seconds=every_s))
+    watch.load_samples.append(load_sample(600 + every_s, mixed, seconds=every_s))
     assert watch.look(600 + every_s).value in (True, False)
     happened = 600 + into * every_s
     watch.serve(600 + every_s, 600 + 4 * every_s, 1.0, every_s)
     named = next(
         at_s
         for at_s in range(600, 781)
-        if judge([one for one in watch.stretches if one.at_s <= START + at_s], START + at_s, STABLE, (), healthy, None).value is False
+        if judge([one for one in watch.load_samples if one.at_s <= START + at_s], START + at_s, STABLE, (), healthy, None).value is False
     )
     assert named - happened <= 120
 
@@ -170,31 +170,31 @@ def test_too_few_steps_say_nothing() -> None:
     watch = Watch()
     found = watch.serve(0, 30, 1.0, steps=TELL_STEPS - 1)
     assert (found.value, found.reason) == (None, Reason.NO_TRAFFIC)
-    watch.stretches.append(stretch(31, 1.0, steps=1))
+    watch.load_samples.append(load_sample(31, 1.0, steps=1))
     assert watch.look(31).value is False
 
 
 def test_thin_traffic_counts_for_a_quarter_of_an_hour_and_no_longer() -> None:
     half = TELL_STEPS / 2
     watch = Watch()
-    watch.stretches = [stretch(0, 1.0, half), stretch(LOOK_BACK_S - 1, 1.0, half)]
+    watch.load_samples = [load_sample(0, 1.0, half), load_sample(LOOK_BACK_S - 1, 1.0, half)]
     assert watch.look(LOOK_BACK_S - 1).value is False
     watch = Watch()
-    watch.stretches = [stretch(0, 1.0, half), stretch(LOOK_BACK_S, 1.0, half)]
+    watch.load_samples = [load_sample(0, 1.0, half), load_sample(LOOK_BACK_S, 1.0, half)]
     assert watch.look(LOOK_BACK_S).value is None
 
 
 def test_old_stretches_do_not_hide_a_collapse() -> None:
     watch = Watch()
-    watch.stretches = [stretch(0, 6.4, 1e6), stretch(WINDOW_S, 1.0, TELL_STEPS)]
+    watch.load_samples = [load_sample(0, 6.4, 1e6), load_sample(WINDOW_S, 1.0, TELL_STEPS)]
     assert watch.look(WINDOW_S).value is False
 
 
 def test_pods_count_together_by_their_steps() -> None:
     watch = Watch()
-    watch.stretches = [stretch(30, 6.0, 5_000), stretch(30, 1.0, 5_000)]
+    watch.load_samples = [load_sample(30, 6.0, 5_000), load_sample(30, 1.0, 5_000)]
     assert watch.look(30).value is True
-    watch.stretches = [stretch(30, 6.0, 100), stretch(30, 1.0, 9_900)]
+    watch.load_samples = [load_sample(30, 6.0, 100), load_sample(30, 1.0, 9_900)]
     assert watch.look(30).value is False
 
 
@@ -208,7 +208,7 @@ def test_without_traffic_what_was_said_stands(length: float, value: bool) -> Non
     watch = Watch()
     said = watch.serve(0, 120, length)
     writes = watch.writes
-    watch.stretches = [stretch(4_000, 1.0, steps=0)]
+    watch.load_samples = [load_sample(4_000, 1.0, steps=0)]
     found = watch.look(4_000)
     assert (found.value, found.reason, found.message) == (value, said.reason, said.message)
     assert watch.writes == writes
@@ -222,7 +222,7 @@ def test_what_was_said_of_another_revision_does_not_count() -> None:
     assert watch.look(120).value is None, "neither its stretches nor its condition"
     watch.status["stableRevision"] = watch.stable.name
     watch.status["conditions"] = set_condition([], ConditionType.SPECULATION_HEALTHY, False, Reason.DRAFTER_COLLAPSED, "chat-r9: x", 1, NOW)
-    watch.stretches = []
+    watch.load_samples = []
     assert watch.look(120).value is None, "a condition left over from before names the other revision"
 
 
@@ -257,18 +257,18 @@ def test_a_collapse_of_unknown_age_can_be_taken_back(damaged: str | None) -> Non
     watch = Watch()
     watch.serve(0, 60, 1.0)
     watch.status["conditions"] = [{**watch.status["conditions"][0], "lastTransitionTime": damaged}]
-    watch.stretches = []
+    watch.load_samples = []
     assert watch.serve(60, 90, 6.4).value is True
 
 
 @pytest.mark.parametrize(("around", "scatter"), [(1.2, 0.05), (1.3, 0.1), (1.4, 0.1), (1.45, 0.1), (1.5, 0.05), (1.6, 0.05)])
 def test_traffic_around_a_limit_never_flaps(around: float, scatter: float) -> None:
-    """A day of stretches: one change at most, and one write for it beside the first."""
+    """A day of load samples: one change at most, and one write for it beside the first."""
     watch, chance = Watch(), random.Random(around)
     watch.serve(0, 60, 6.4)
     values = []
     for step in range(2_880):
-        watch.stretches = [*watch.stretches[-32:], stretch(90 + 30 * step, around * chance.lognormvariate(0, scatter))]
+        watch.load_samples = [*watch.load_samples[-32:], load_sample(90 + 30 * step, around * chance.lognormvariate(0, scatter))]
         values.append(watch.look(90 + 30 * step).value)
     assert sum(one is not other for one, other in pairwise(values)) <= 1
     assert watch.writes <= 2
@@ -277,7 +277,7 @@ def test_traffic_around_a_limit_never_flaps(around: float, scatter: float) -> No
 def test_traffic_that_swings_from_end_to_end_takes_a_collapse_back_late() -> None:
     watch, turned, before = Watch(), list[tuple[int, bool | None]](), None
     for step in range(1, 1_000):
-        watch.stretches = watch.stretches[-32:]
+        watch.load_samples = watch.load_samples[-32:]
         found = watch.serve(30 * step - 30, 30 * step, 6.4 if step // 4 % 2 else 1.0).value
         if found is not before:
             turned.append((30 * step, found))
@@ -292,7 +292,7 @@ def test_a_hard_workload_is_no_collapse() -> None:
     watch, chance = Watch(), random.Random(7)
     for step in range(11_520):
         length = max(1.0, 1.9 * chance.lognormvariate(-0.02, 0.2))
-        watch.stretches = [*watch.stretches[-20:], stretch(15.0 * step, length, steps=300 / length, seconds=15)]
+        watch.load_samples = [*watch.load_samples[-20:], load_sample(15.0 * step, length, steps=300 / length, seconds=15)]
         found = watch.look(15.0 * step)
         assert found.value is not False
     assert found.value is True
@@ -302,7 +302,7 @@ def test_a_hard_workload_is_no_collapse() -> None:
 def test_the_condition_changes_only_on_evidence_beyond_the_other_limit(seen: list[tuple[float, int]]) -> None:
     watch, before = Watch(), None
     for step, (length, steps) in enumerate(seen):
-        watch.stretches = [stretch(1_000 * step, length, steps)]
+        watch.load_samples = [load_sample(1_000 * step, length, steps)]
         found = watch.look(1_000 * step)
         if found.value is False and before is not False:
             assert length < 1.3
@@ -318,13 +318,13 @@ def test_the_words_of_a_collapse_stay_and_cause_no_write() -> None:
     watch, chance = Watch(), random.Random(1)
     words = watch.serve(0, 30, 1.02).message
     for step in range(200):
-        watch.stretches.append(stretch(60 + 30 * step, 1.0 + 0.25 * chance.random(), steps=2_000 + 9_000 * chance.random()))
+        watch.load_samples.append(load_sample(60 + 30 * step, 1.0 + 0.25 * chance.random(), steps=2_000 + 9_000 * chance.random()))
         assert watch.look(60 + 30 * step).message == words
     assert watch.writes == 1
 
 
 def test_words_that_the_api_server_holds_cut_stay_too() -> None:
-    long = record(9, state=State.STABLE)
+    long = record(9, state=RevisionState.STABLE)
     flags = tuple(f"--quantization-{step}={'x' * 40}" for step in range(30))
     watch = Watch(replace(long, resolved=replace(long.resolved, extra_args=flags)))
     assert len(watch.serve(0, 30, 1.0).message) > MAX_MESSAGE
@@ -333,7 +333,7 @@ def test_words_that_the_api_server_holds_cut_stay_too() -> None:
 
 
 def test_the_message_has_the_figures_and_the_causes() -> None:
-    words = Watch(record(9, None, state=State.STABLE)).serve(0, 30, 1.0234, steps=5_432).message
+    words = Watch(record(9, None, state=RevisionState.STABLE)).serve(0, 30, 1.0234, steps=5_432).message
     assert words.startswith("chat-r9: 1.02 tokens per verify step over 5400 steps at block size 16; below 1.30 the drafter has collapsed")
     for cause in (
         "z-lab/Qwen3.5-9B-DFlash@main (not pinned to a commit)",
@@ -360,17 +360,17 @@ def test_a_flag_that_explains_it_comes_first(flag: str) -> None:
 
 def test_under_a_schedule_the_limits_follow_the_block_in_use() -> None:
     watch = Watch(replace(STABLE, speculation=Schedule(((1, 8, 15), (9, 64, 1)))))
-    watch.stretches = [stretch(30, 1.25, block=2)]
+    watch.load_samples = [load_sample(30, 1.25, block=2)]
     assert watch.look(30).value is True
-    watch.stretches = [stretch(30, 1.25, block=16)]
+    watch.load_samples = [load_sample(30, 1.25, block=16)]
     assert watch.look(30).value is False
 
 
 def test_steps_that_draft_nothing_do_not_count() -> None:
     watch = Watch(replace(STABLE, speculation=Schedule(((1, 8, 15), (9, 64, 0)))))
-    watch.stretches = [stretch(30, 1.0, steps=1e6, block=1), stretch(30, 6.4, steps=TELL_STEPS)]
+    watch.load_samples = [load_sample(30, 1.0, steps=1e6, block=1), load_sample(30, 6.4, steps=TELL_STEPS)]
     assert watch.look(30).value is True
-    watch.stretches = [stretch(500, 1.0, steps=1e6, block=1)]
+    watch.load_samples = [load_sample(500, 1.0, steps=1e6, block=1)]
     assert watch.look(500).value is True
     watch.status["conditions"] = []
     assert watch.look(500).value is None
@@ -379,7 +379,7 @@ def test_steps_that_draft_nothing_do_not_count() -> None:
 @pytest.mark.parametrize(("steps", "confirmed"), [(ACT_STEPS, True), (ACT_STEPS - 1, False)])
 def test_acting_takes_more_than_telling(steps: float, confirmed: bool) -> None:
     watch = Watch()
-    watch.stretches = [stretch(30, 1.0, steps)]
+    watch.load_samples = [load_sample(30, 1.0, steps)]
     found = watch.look(30)
     assert (found.value, found.confirmed) == (False, confirmed)
 
@@ -393,23 +393,23 @@ def test_a_collapse_that_is_passing_is_not_acted_upon() -> None:
 
 def test_the_first_bad_minute_is_told_and_not_acted_upon() -> None:
     watch = Watch()
-    watch.stretches = [stretch(0, 6.4, ACT_STEPS), stretch(60, 1.0, TELL_STEPS)]
+    watch.load_samples = [load_sample(0, 6.4, ACT_STEPS), load_sample(60, 1.0, TELL_STEPS)]
     found = watch.look(60)
     assert (found.value, found.confirmed) == (False, False)
 
 
 def test_a_better_minute_after_bad_ones_stops_the_hand() -> None:
     watch = Watch()
-    watch.stretches = [stretch(0, 1.0, ACT_STEPS)]
+    watch.load_samples = [load_sample(0, 1.0, ACT_STEPS)]
     assert watch.look(0).confirmed is True
-    watch.stretches.append(stretch(60, 1.45, TELL_STEPS))
+    watch.load_samples.append(load_sample(60, 1.45, TELL_STEPS))
     found = watch.look(60)
     assert (found.value, found.confirmed) == (False, False)
 
 
-def off(number: int = 10, reason: str = "SpecChanged", **more: Any) -> Record:
-    history = ((State.CANDIDATE, reason), (State.STABLE, "AnalysisPassed"))
-    return record(number, BAD, Off(), **{"state": State.STABLE, "history": history, **more})
+def off(number: int = 10, reason: str = "SpecChanged", **more: Any) -> Revision:
+    history = ((RevisionState.CANDIDATE, reason), (RevisionState.STABLE, "AnalysisPassed"))
+    return record(number, BAD, Off(), **{"state": RevisionState.STABLE, "history": history, **more})
 
 
 @pytest.mark.parametrize("reason", ["SpecChanged", "Tuned", "Pinned"])
@@ -420,7 +420,7 @@ def test_speculation_off_by_choice_is_healthy(reason: str) -> None:
 
 def test_speculation_off_because_of_a_collapse_stays_a_complaint() -> None:
     watch = Watch(off(reason="DrafterCollapsed"))
-    left = record(9, BAD, state=State.FAILED, history=LEFT)
+    left = record(9, BAD, state=RevisionState.FAILED, history=LEFT)
     found = watch.look(0, records=[left])
     assert (found.value, found.reason) == (False, Reason.SPECULATION_OFF)
     assert "chat-r9" in found.message
@@ -431,8 +431,13 @@ def test_speculation_off_because_of_a_collapse_stays_a_complaint() -> None:
 def test_switched_off_is_told_by_who_asked_last() -> None:
     assert switched_off(off(reason="DrafterCollapsed"))
     assert not switched_off(off())
-    assert not switched_off(record(3, history=((State.CANDIDATE, "DrafterCollapsed"), (State.STABLE, "AnalysisPassed"))))
-    twice = ((State.CANDIDATE, "DrafterCollapsed"), (State.STABLE, "x"), (State.RETIRED, "Replaced"), (State.CANDIDATE, "SpecChanged"))
+    assert not switched_off(record(3, history=((RevisionState.CANDIDATE, "DrafterCollapsed"), (RevisionState.STABLE, "AnalysisPassed"))))
+    twice = (
+        (RevisionState.CANDIDATE, "DrafterCollapsed"),
+        (RevisionState.STABLE, "x"),
+        (RevisionState.RETIRED, "Replaced"),
+        (RevisionState.CANDIDATE, "SpecChanged"),
+    )
     assert not switched_off(off(history=twice))
 
 
@@ -441,7 +446,7 @@ def test_switched_off_is_told_by_who_asked_last() -> None:
 
 def test_back_to_the_last_healthy_revision() -> None:
     older, last = record(3, OTHER), record(5, GOOD)
-    assert remedy([older, last, STABLE], STABLE, "Auto") == Remedy(Fixed(16), last)
+    assert remedy([older, last, STABLE], STABLE, "Auto") == Fallback(Fixed(16), last)
 
 
 @pytest.mark.parametrize("mode", ["Advise", "Off"])
@@ -450,11 +455,11 @@ def test_only_auto_acts(mode: str) -> None:
 
 
 def test_without_a_healthy_revision_speculation_goes_off() -> None:
-    assert remedy([STABLE], STABLE, "Auto") == Remedy(Off())
+    assert remedy([STABLE], STABLE, "Auto") == Fallback(Off())
 
 
 def test_where_nothing_is_rolled_back_speculation_goes_off() -> None:
-    assert remedy([record(5), STABLE], STABLE, "Auto", may_go_back=False) == Remedy(Off())
+    assert remedy([record(5), STABLE], STABLE, "Auto", may_go_back=False) == Fallback(Off())
 
 
 def test_speculation_that_is_off_already_cannot_be_switched_off() -> None:
@@ -464,14 +469,20 @@ def test_speculation_that_is_off_already_cannot_be_switched_off() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        record(5, state=State.FAILED, history=((State.CANDIDATE, "SpecChanged"), (State.FAILED, "AnalysisFailed"))),
-        record(5, state=State.SUPERSEDED, history=((State.CANDIDATE, "SpecChanged"), (State.SUPERSEDED, "SpecChanged"))),
-        record(5, state=State.SUPERSEDED, history=(*SERVED, (State.FAILED, "AnalysisFailed"), (State.SUPERSEDED, "SpecChanged"))),
-        record(5, state=State.FAILED, history=()),
-        record(5, state=State.CANDIDATE, history=(*SERVED, (State.CANDIDATE, "SpecChanged"))),
-        record(5, state=State.FAILED, history=LEFT),
-        record(5, state=State.SUPERSEDED, history=(*LEFT, (State.SUPERSEDED, "SpecChanged"))),
-        record(5, state=State.RETIRED, history=(*LEFT, *SERVED)),
+        record(5, state=RevisionState.FAILED, history=((RevisionState.CANDIDATE, "SpecChanged"), (RevisionState.FAILED, "AnalysisFailed"))),
+        record(
+            5, state=RevisionState.SUPERSEDED, history=((RevisionState.CANDIDATE, "SpecChanged"), (RevisionState.SUPERSEDED, "SpecChanged"))
+        ),
+        record(
+            5,
+            state=RevisionState.SUPERSEDED,
+            history=(*SERVED, (RevisionState.FAILED, "AnalysisFailed"), (RevisionState.SUPERSEDED, "SpecChanged")),
+        ),
+        record(5, state=RevisionState.FAILED, history=()),
+        record(5, state=RevisionState.CANDIDATE, history=(*SERVED, (RevisionState.CANDIDATE, "SpecChanged"))),
+        record(5, state=RevisionState.FAILED, history=LEFT),
+        record(5, state=RevisionState.SUPERSEDED, history=(*LEFT, (RevisionState.SUPERSEDED, "SpecChanged"))),
+        record(5, state=RevisionState.RETIRED, history=(*LEFT, *SERVED)),
         record(5, target={"model": "Qwen/Qwen3.5-9B", "revision": GOOD}),
         record(5, BAD),
         record(5, BAD, Fixed(8)),
@@ -494,47 +505,54 @@ def test_speculation_that_is_off_already_cannot_be_switched_off() -> None:
         "drafts nothing",
     ],
 )
-def test_what_is_not_gone_back_to(other: Record) -> None:
-    assert remedy([other, STABLE], STABLE, "Auto") == Remedy(Off())
+def test_what_is_not_gone_back_to(other: Revision) -> None:
+    assert remedy([other, STABLE], STABLE, "Auto") == Fallback(Off())
 
 
 def test_a_branch_whose_weights_were_replaced_is_not_gone_back_to() -> None:
-    stable = record(9, None, state=State.STABLE, restartId="2")
-    assert remedy([record(5, None, restartId="1"), stable], stable, "Auto") == Remedy(Off())
+    stable = record(9, None, state=RevisionState.STABLE, restartId="2")
+    assert remedy([record(5, None, restartId="1"), stable], stable, "Auto") == Fallback(Off())
 
 
 def test_an_engine_that_broke_a_drafter_is_gone_back_from() -> None:
     before = record(5, BAD, engine={"name": "sglang", "version": "0.5.22"})
-    assert remedy([before, STABLE], STABLE, "Auto") == Remedy(Fixed(16), before)
+    assert remedy([before, STABLE], STABLE, "Auto") == Fallback(Fixed(16), before)
 
 
 def test_a_revision_superseded_after_it_had_served_is_healthy() -> None:
-    again = (*SERVED, (State.RETIRED, "Replaced"), (State.CANDIDATE, "SpecChanged"), (State.SUPERSEDED, "SpecChanged"))
-    back = record(5, state=State.SUPERSEDED, history=again)
-    assert remedy([back, STABLE], STABLE, "Auto") == Remedy(Fixed(16), back)
+    again = (
+        *SERVED,
+        (RevisionState.RETIRED, "Replaced"),
+        (RevisionState.CANDIDATE, "SpecChanged"),
+        (RevisionState.SUPERSEDED, "SpecChanged"),
+    )
+    back = record(5, state=RevisionState.SUPERSEDED, history=again)
+    assert remedy([back, STABLE], STABLE, "Auto") == Fallback(Fixed(16), back)
 
 
 def test_a_record_without_history_counts_by_its_state() -> None:
-    assert remedy([record(5, history=())], STABLE, "Auto") == Remedy(Fixed(16), record(5, history=()))
-    assert remedy([record(5, history=(), state=State.SUPERSEDED)], STABLE, "Auto") == Remedy(Off())
+    assert remedy([record(5, history=())], STABLE, "Auto") == Fallback(Fixed(16), record(5, history=()))
+    assert remedy([record(5, history=(), state=RevisionState.SUPERSEDED)], STABLE, "Auto") == Fallback(Off())
 
 
 def test_the_sibling_of_an_earlier_collapse_is_not_gone_back_to() -> None:
     """Block 8 of a drafter that collapsed at 16 some revisions ago."""
-    left, sibling = record(4, GOOD, state=State.FAILED, history=LEFT), record(3, GOOD, Fixed(8))
-    assert remedy([sibling, left, STABLE], STABLE, "Auto") == Remedy(Off())
+    left, sibling = record(4, GOOD, state=RevisionState.FAILED, history=LEFT), record(3, GOOD, Fixed(8))
+    assert remedy([sibling, left, STABLE], STABLE, "Auto") == Fallback(Off())
 
 
 def test_switching_off_that_was_given_up_is_not_tried_again() -> None:
-    failed = off(state=State.FAILED, history=((State.CANDIDATE, "DrafterCollapsed"), (State.FAILED, "EngineFailing")))
+    failed = off(
+        state=RevisionState.FAILED, history=((RevisionState.CANDIDATE, "DrafterCollapsed"), (RevisionState.FAILED, "EngineFailing"))
+    )
     assert remedy([failed, STABLE], STABLE, "Auto") is None
-    assert remedy([replace(failed, inputs={}), STABLE], STABLE, "Auto") == Remedy(Off())
+    assert remedy([replace(failed, inputs={}), STABLE], STABLE, "Auto") == Fallback(Off())
 
 
-def left(one: Record) -> Record:
+def left(one: Revision) -> Revision:
     """As the planner writes it when what replaces it is promoted."""
-    entries = [history_entry(NOW, Origin.TUNER, outcome, "DrafterCollapsed") for outcome in (State.STABLE, State.FAILED)]
-    return replace(one, state=State.FAILED, history=(*one.history, *entries))
+    entries = [history_entry(NOW, Origin.TUNER, outcome, "DrafterCollapsed") for outcome in (RevisionState.STABLE, RevisionState.FAILED)]
+    return replace(one, state=RevisionState.FAILED, history=(*one.history, *entries))
 
 
 @given(st.lists(st.tuples(st.sampled_from([GOOD, BAD, OTHER, None]), st.sampled_from([4, 8, 16])), min_size=1, max_size=10))
@@ -550,25 +568,32 @@ def test_whatever_collapses_it_never_goes_round(made: list[tuple[str | None, int
         if found.record is None:
             break
         stable = found.record
-    assert found == Remedy(Off())
+    assert found == Fallback(Off())
     assert len(visited) == len(set(visited)) <= len({drafter for drafter, _ in made})
 
 
 def test_a_collapse_is_remembered_however_the_revision_ends() -> None:
     one = left(record(5))
     assert collapsed(one)
-    assert collapsed(replace(one, state=State.SUPERSEDED, history=(*one.history, history_entry(NOW, Origin.USER, State.SUPERSEDED, "x"))))
-    bystander = (*SERVED, (State.SUPERSEDED, "DrafterCollapsed"), (State.CANDIDATE, "DrafterCollapsed"), (State.STABLE, "AnalysisPassed"))
+    assert collapsed(
+        replace(one, state=RevisionState.SUPERSEDED, history=(*one.history, history_entry(NOW, Origin.USER, RevisionState.SUPERSEDED, "x")))
+    )
+    bystander = (
+        *SERVED,
+        (RevisionState.SUPERSEDED, "DrafterCollapsed"),
+        (RevisionState.CANDIDATE, "DrafterCollapsed"),
+        (RevisionState.STABLE, "AnalysisPassed"),
+    )
     assert not collapsed(record(5, history=bystander)), "what was set aside for a collapse, or replaced one, has not collapsed"
 
 
 def test_a_switch_that_was_cut_short_is_finished() -> None:
-    marked = (*SERVED, (State.STABLE, "DrafterCollapsed"))
-    old, new = record(9, BAD, state=State.STABLE, history=marked), record(10, state=State.STABLE)
-    retired = record(8, BAD, Fixed(8), history=(*marked, (State.RETIRED, "Replaced")))
+    marked = (*SERVED, (RevisionState.STABLE, "DrafterCollapsed"))
+    old, new = record(9, BAD, state=RevisionState.STABLE, history=marked), record(10, state=RevisionState.STABLE)
+    retired = record(8, BAD, Fixed(8), history=(*marked, (RevisionState.RETIRED, "Replaced")))
     assert to_be_failed([old, new, retired, record(3)], new) == [old, retired]
     assert to_be_failed([old, record(3)], old) == [], "marked, and nothing replaces it yet"
-    again = record(9, BAD, history=(*LEFT, *SERVED, (State.RETIRED, "Replaced")))
+    again = record(9, BAD, history=(*LEFT, *SERVED, (RevisionState.RETIRED, "Replaced")))
     assert to_be_failed([again, left(old), new], new) == [], "asked for again since; failed already"
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dflash_controller.api.defaults import Window
+from dflash_controller.api.defaults import MaintenanceWindow
 from dflash_controller.planning.rollout.maintenance_window import LOOK_AHEAD_STARTS, Opening, opening
 
 MINUTE = timedelta(minutes=1)
@@ -33,7 +33,7 @@ def open_until(text: str | None) -> Opening:
     return Opening(open=True, changes_at=at(text).astimezone(UTC) if text else None)
 
 
-NIGHTS = Window("0 22 * * 1-5", 4 * 3600, "Europe/Berlin")
+NIGHTS = MaintenanceWindow("0 22 * * 1-5", 4 * 3600, "Europe/Berlin")
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_the_time_zone_of_now_does_not_matter() -> None:
 
 
 def test_a_window_lasts_its_duration_on_the_clock_over_both_changes_of_clocks() -> None:
-    window = Window("0 22 * * 6", 8 * 3600, "Europe/Berlin")
+    window = MaintenanceWindow("0 22 * * 6", 8 * 3600, "Europe/Berlin")
     assert opening(window, at("2026-03-28T23:00+01:00")) == open_until("2026-03-29T07:00+02:00")
     assert opening(window, at("2026-10-24T23:00+02:00")) == open_until("2026-10-25T05:00+01:00")
 
 
 def test_a_start_in_the_skipped_hour_is_made_up_for_when_the_hour_ends() -> None:
-    window = Window("30 2 * * *", 3600, "Europe/Berlin")
+    window = MaintenanceWindow("30 2 * * *", 3600, "Europe/Berlin")
     assert opening(window, at("2026-03-29T01:59+01:00")) == closed_until("2026-03-29T03:00+02:00")
     assert opening(window, at("2026-03-29T03:00+02:00")) == open_until("2026-03-29T04:00+02:00")
 
 
 def test_a_start_in_the_doubled_hour_counts_the_first_time_only() -> None:
-    window = Window("30 2 * * *", 1800, "Europe/Berlin")
+    window = MaintenanceWindow("30 2 * * *", 1800, "Europe/Berlin")
     assert opening(window, at("2026-10-25T02:15+02:00")) == closed_until("2026-10-25T02:30+02:00")
     assert opening(window, at("2026-10-25T02:45+02:00")) == open_until("2026-10-25T02:00+01:00")
     assert opening(window, at("2026-10-25T02:15+01:00")) == closed_until("2026-10-26T02:30+01:00")
@@ -78,42 +78,42 @@ def test_a_start_in_the_doubled_hour_counts_the_first_time_only() -> None:
 
 
 def test_a_window_is_seen_to_be_open_in_the_second_pass_of_the_hour_it_began_in() -> None:
-    window = Window("30 2 * * *", 3600, "Europe/Berlin")
+    window = MaintenanceWindow("30 2 * * *", 3600, "Europe/Berlin")
     assert opening(window, at("2026-10-25T02:15+01:00")) == open_until("2026-10-25T02:30+01:00")
 
 
 def test_an_hourly_schedule_starts_in_both_passes_of_the_doubled_hour() -> None:
-    window = Window("0 * * * *", 600, "Europe/Berlin")
+    window = MaintenanceWindow("0 * * * *", 600, "Europe/Berlin")
     assert opening(window, at("2026-10-25T02:05+02:00")) == open_until("2026-10-25T02:10+02:00")
     assert opening(window, at("2026-10-25T02:30+02:00")) == closed_until("2026-10-25T02:00+01:00")
 
 
 def test_windows_that_reach_into_the_next_are_one() -> None:
-    window = Window("0 0 * * 1-5", 24 * 3600, "Etc/UTC")
+    window = MaintenanceWindow("0 0 * * 1-5", 24 * 3600, "Etc/UTC")
     assert opening(window, at("2026-01-05T12:00")) == open_until("2026-01-10T00:00")
     assert opening(window, at("2026-01-10T00:00")) == closed_until("2026-01-12T00:00")
 
 
 @pytest.mark.parametrize("schedule", ["* * * * *", "0 * * * *", "0 */12 * * *", "0 0 * * *"])
 def test_a_window_as_long_as_its_period_is_always_open(schedule: str) -> None:
-    assert opening(Window(schedule, 24 * 3600, "Etc/UTC"), at("2026-05-05T12:34")) == open_until(None)
+    assert opening(MaintenanceWindow(schedule, 24 * 3600, "Etc/UTC"), at("2026-05-05T12:34")) == open_until(None)
 
 
 def test_the_end_is_found_when_it_is_within_the_starts_looked_at() -> None:
     at_midnight = at("2026-01-05T00:00")  # a Monday
-    half_a_day = Window("* 0-11 * * *", 60, "Etc/UTC")
+    half_a_day = MaintenanceWindow("* 0-11 * * *", 60, "Etc/UTC")
     assert 720 < LOOK_AHEAD_STARTS < 1440
     assert opening(half_a_day, at_midnight) == open_until("2026-01-05T12:00")
-    assert opening(Window("* * * * 1", 60, "Etc/UTC"), at_midnight) == open_until(None)
+    assert opening(MaintenanceWindow("* * * * 1", 60, "Etc/UTC"), at_midnight) == open_until(None)
 
 
 @pytest.mark.parametrize("schedule", ["0 0 30 2 *", "0 0 31 4,6,9,11 *"])
 def test_a_window_on_a_day_there_is_not_never_opens(schedule: str) -> None:
-    assert opening(Window(schedule, 3600, "Europe/Berlin"), at("2026-01-01T00:00")) == closed_until(None)
+    assert opening(MaintenanceWindow(schedule, 3600, "Europe/Berlin"), at("2026-01-01T00:00")) == closed_until(None)
 
 
 def test_the_next_leap_day_is_found_years_ahead() -> None:
-    assert opening(Window("0 0 29 2 *", 3600, "Etc/UTC"), at("2026-01-01T00:00")) == closed_until("2028-02-29T00:00")
+    assert opening(MaintenanceWindow("0 0 29 2 *", 3600, "Etc/UTC"), at("2026-01-01T00:00")) == closed_until("2028-02-29T00:00")
 
 
 # An evaluation of its own, in the plainest way: every minute is held against every field.
@@ -213,7 +213,7 @@ def test_around_changes_of_clocks_it_agrees_with_an_evaluation_minute_by_minute(
     assume(place[0] != "Australia/Lord_Howe" or (schedule[0] is not None and schedule[1] is not None))
     length = minutes * MINUTE
     begins = list(starts(schedule, zone, change - timedelta(days=3, hours=6), change + timedelta(days=3)))
-    window = Window(written(schedule), minutes * 60, place[0])
+    window = MaintenanceWindow(written(schedule), minutes * 60, place[0])
     for sample in samples:
         now = change + sample * MINUTE
         is_open, changes_at = expected(begins, length, now)
@@ -239,7 +239,7 @@ def test_over_a_year_it_agrees_with_every_start_of_the_year(zone: str, schedule:
     walls = [datetime(d.year, d.month, d.day, h, m) for d in days if matches_day(schedule, d) for h in hour for m in minute]
     # fold 0 is the first pass of a doubled hour; for a skipped time it is as many minutes after the change, made up for at the change.
     begins = sorted({made_up(wall, place) for wall in walls})
-    window = Window(written(schedule), hours * 3600, zone)
+    window = MaintenanceWindow(written(schedule), hours * 3600, zone)
     if not begins:
         return
     for sample in samples:

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Pod
-from dflash_controller.planning.state.prefetch_progress import Progress, State, progress
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, progress
 from dflash_controller.render.prefetch import prefetch_jobs
 from tests.support.render_inputs import NAMESPACE, REVISION, deployment, parsed, resolved
 
@@ -50,26 +50,26 @@ def pod(job: dict[str, Any], **facts: Any) -> Pod:
 
 
 def test_nothing_to_fetch_is_done() -> None:
-    assert progress([], [], []) == Progress(State.DONE)
+    assert progress([], [], []) == Progress(PrefetchState.DONE)
 
 
 @pytest.mark.parametrize("condition", ["Complete", "SuccessCriteriaMet"])
 def test_all_is_done_when_every_job_says_so(condition: str) -> None:
     jobs = jobs_of(HOST, "n1", "n2")
-    assert progress(jobs, [lived(jobs[0], "Complete"), lived(jobs[1], condition)], []) == Progress(State.DONE)
-    assert progress(jobs, [lived(jobs[0], "Complete"), lived(jobs[1])], []).state is State.RUNNING
+    assert progress(jobs, [lived(jobs[0], "Complete"), lived(jobs[1], condition)], []) == Progress(PrefetchState.DONE)
+    assert progress(jobs, [lived(jobs[0], "Complete"), lived(jobs[1])], []).state is PrefetchState.RUNNING
 
 
 def test_a_succeeded_pod_is_not_enough() -> None:
     [job] = jobs_of(CLAIM)
     live = {**lived(job), "status": {"succeeded": 1, "uncountedTerminatedPods": {}}}
-    assert progress([job], [live], [pod(job, phase="Succeeded")]).state is State.RUNNING
+    assert progress([job], [live], [pod(job, phase="Succeeded")]).state is PrefetchState.RUNNING
 
 
 def test_a_condition_that_does_not_hold_says_nothing() -> None:
     [job] = jobs_of(CLAIM)
     live = {**job, "status": {"conditions": [{"type": "Complete", "status": "False"}, {"type": "Failed", "status": "False"}]}}
-    assert progress([job], [live], []).state is State.RUNNING
+    assert progress([job], [live], []).state is PrefetchState.RUNNING
 
 
 def test_jobs_that_do_not_exist_yet_or_are_on_their_way_out_are_waited_for() -> None:
@@ -77,14 +77,14 @@ def test_jobs_that_do_not_exist_yet_or_are_on_their_way_out_are_waited_for() -> 
     failed = lived(jobs[0], "Failed")
     dying = {**failed, "metadata": {**failed["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     found = progress(jobs, [dying, lived(jobs[1], "Complete")], [])
-    assert found == Progress(State.RUNNING, f"2 Jobs like {jobs[0]['metadata']['name']} fetch the weights")
+    assert found == Progress(PrefetchState.RUNNING, f"2 Jobs like {jobs[0]['metadata']['name']} fetch the weights")
 
 
 def test_other_objects_and_the_jobs_of_other_revisions_do_not_count() -> None:
     [job] = jobs_of(CLAIM)
     other = lived({**job, "metadata": {**job["metadata"], "name": "qwen-rother-fetch"}}, "Failed")
     service = {"kind": "Service", "metadata": {"name": job["metadata"]["name"]}, "status": lived(job, "Complete")["status"]}
-    assert progress([job], [other, service], []) == Progress(State.RUNNING, "Job qwen-r7f9c2d41-fetch fetches the weights")
+    assert progress([job], [other, service], []) == Progress(PrefetchState.RUNNING, "Job qwen-r7f9c2d41-fetch fetches the weights")
 
 
 @pytest.mark.parametrize("condition", ["Failed", "FailureTarget"])
@@ -93,7 +93,7 @@ def test_a_failed_job_is_told_with_its_pods_last_words(condition: str) -> None:
     first = pod(job, name="qwen-r7f9c2d41-fetch-aaaaa", resource_version="99", message="fetch: connection reset")
     last = pod(job, name="qwen-r7f9c2d41-fetch-bbbbb", resource_version="100", message="fetch: z-lab/x: GatedRepoError: 401")
     found = progress([job], [lived(job, condition)], [last, first])
-    assert found == Progress(State.FAILED, "Job qwen-r7f9c2d41-fetch failed: fetch: z-lab/x: GatedRepoError: 401")
+    assert found == Progress(PrefetchState.FAILED, "Job qwen-r7f9c2d41-fetch failed: fetch: z-lab/x: GatedRepoError: 401")
 
 
 def test_a_failed_job_whose_pods_are_gone_is_told_with_its_own_words() -> None:
@@ -107,7 +107,7 @@ def test_one_failed_job_decides_whatever_the_others_do() -> None:
     live = [lived(jobs[0], "Complete"), lived(jobs[1]), lived(jobs[2], "Failed")]
     words = [pod(jobs[1], node="n2", message="fetch: a try that failed"), pod(jobs[2], node="n3", message="fetch: no space left on device")]
     found = progress(jobs, live, words)
-    assert found == Progress(State.FAILED, f"Job {jobs[2]['metadata']['name']} failed: fetch: no space left on device")
+    assert found == Progress(PrefetchState.FAILED, f"Job {jobs[2]['metadata']['name']} failed: fetch: no space left on device")
 
 
 def test_a_pod_no_node_takes_is_told_while_it_is_waited_for() -> None:
