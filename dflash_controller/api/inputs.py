@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from dflash_controller.api.quantity import canonical_quantity
@@ -40,16 +41,21 @@ def canonical(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _select(model: type[Model], data: Mapping[str, Any], inherited: FieldClass | None) -> dict[str, Any]:
     selected: dict[str, Any] = {}
-    for field in model.model_fields.values():
-        name, own = str(field.alias), field_class(field) or inherited
+    for name, declared, inner in _fields(model):
         if name not in data:
             continue
-        inner = submodel(field.annotation)
+        own = declared or inherited
         if own == "revision":
             selected[name] = data[name]
         elif inner is not None and (name in _PRESENCE or (part := _select(inner, data[name], own))):
             selected[name] = data[name] if name in _PRESENCE else part
     return selected
+
+
+@cache
+def _fields(model: type[Model]) -> tuple[tuple[str, FieldClass | None, type[Model] | None], ...]:
+    """Name on the wire, declared class and inner type of each field. A fleet's specs are read all the time, and the types never change."""
+    return tuple((str(field.alias), field_class(field), submodel(field.annotation)) for field in model.model_fields.values())
 
 
 def _canonical(key: str, value: Any) -> Any:

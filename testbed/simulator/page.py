@@ -168,6 +168,8 @@ class Page:
         self._extra = extra
         self._created_s = created_s
         self._children: dict[str, dict[tuple[str, ...], Cell | Distribution]] = {}
+        self._asked: dict[tuple[object, ...], Cell | Distribution] = {}
+        """By name and labels as they were given: every step of an engine asks for the same few."""
 
     def cell(self, name: str, **labels: str) -> Cell:
         """The counter or gauge, made at 0 on first use. Raises KeyError for an unknown name, ValueError for other labels than recorded."""
@@ -206,6 +208,13 @@ class Page:
         return "\n".join(out)
 
     def _child(self, name: str, labels: Mapping[str, str]) -> Cell | Distribution:
+        asked = (name, *labels.items())
+        child = self._asked.get(asked)
+        if child is None:
+            child = self._asked[asked] = self._made(name, labels)
+        return child
+
+    def _made(self, name: str, labels: Mapping[str, str]) -> Cell | Distribution:
         metric = self._schema[name]
         values = {**{key: text for key, text in self._constant.items() if key in metric.labels}, **labels}
         if values.keys() != set(metric.labels):

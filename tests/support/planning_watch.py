@@ -127,6 +127,16 @@ def _stored(item: Mapping[str, Any]) -> Stored:
     )
 
 
+@dataclass(frozen=True)
+class _Wants:
+    """What the spec of this generation asks for."""
+
+    generation: int
+    policy: RolloutPolicy
+    inputs: Mapping[str, Any]
+    """Canonical."""
+
+
 class Watch:
     """Reconciles a world and objects to what must not happen."""
 
@@ -138,6 +148,7 @@ class Watch:
         """Records that were taken away and are not back yet."""
         self.content = True
         """Nothing was objected to so far."""
+        self._wants: _Wants | None = None
 
     def reconcile(self, stop_after: int | None = None) -> int:
         """One plan, whole or cut short. Returns the writes made."""
@@ -158,17 +169,21 @@ class Watch:
         self.content = True
         return written
 
-    # What the user wants, read anew each time.
+    # What the user wants.
 
     @property
-    def spec(self) -> Spec:
-        spec = parse_spec(self.world.deployment)
-        assert isinstance(spec, Spec)
-        return spec
+    def wants(self) -> _Wants:
+        """The spec, read anew when it was edited."""
+        generation = self.world.deployment["metadata"]["generation"]
+        if self._wants is None or self._wants.generation != generation:
+            spec = parse_spec(self.world.deployment)
+            assert isinstance(spec, Spec)
+            self._wants = _Wants(generation, effective_rollout(spec), canonical(revision_inputs(spec)))
+        return self._wants
 
     @property
     def policy(self) -> RolloutPolicy:
-        return effective_rollout(self.spec)
+        return self.wants.policy
 
     @property
     def replicas(self) -> int:
@@ -184,7 +199,7 @@ class Watch:
 
     def is_asked_for(self, stored: Stored) -> bool:
         """The spec's intent, whatever the block size."""
-        return canonical(stored.inputs) == canonical(revision_inputs(self.spec))
+        return canonical(stored.inputs) == self.wants.inputs
 
     def asked(self, operation: str) -> None:
         """An operation's annotation has just been set: for the trial under way, if it names a candidate."""

@@ -298,9 +298,12 @@ def _copy(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
+_ANSWER = Answer(100, 20.0, 1.0, "a")
+
+
 def _answers(request: ProbeRequest | None, at_s: float) -> tuple[ProbeRun, ...]:
     if request is None:
         return ()
     asked = (request.candidate, request.reference)
-    answers = tuple(Answer(100, 20.0, 1.0, "a") for _ in range(request.prompts))
+    answers = (_ANSWER,) * request.prompts
     return tuple(ProbeRun(side.revision, request.prompts_name, answers, float(round(at_s))) for side in asked if side is not None)

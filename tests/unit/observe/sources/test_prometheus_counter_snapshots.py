@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
 from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
@@ -38,20 +39,33 @@ class Scraped:
         """When its process was there, whatever Prometheus still finds."""
         self._growth = growth
         self._target = {"namespace": "ns", "job": "monitor", "instance": "10.0.0.1:8000", **target}
-        self._samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+        self._samples = [
+            (self._labels(sample), sample.value) for family in text_string_to_metric_families(page) for sample in family.samples
+        ]
+        self._found: dict[tuple[tuple[str, str], ...], list[tuple[dict[str, str], float]]] = {}
+        """Labels and value of the samples that match, by matchers: the same few are asked for at many times."""
 
     def at(self, now: float, matchers: Mapping[str, str]) -> list[tuple[dict[str, str], float, float]]:
         """Labels, value and time of the last samples before ``now`` that match."""
         times = [time for time in self.times if now - 300 < time <= now]
         if not times or not self.since <= now < self.until:
             return []
-        found = []
-        for sample in self._samples:
-            own = {f"exported_{name}" if name in self._target else name: value for name, value in sample.labels.items()}
-            labels = {"__name__": sample.name, **own, **self._target}
-            if all(re.fullmatch(pattern, labels.get(name, "")) for name, pattern in matchers.items()):
-                found.append((labels, sample.value * (1 + self._growth * (times[-1] - NOW)), times[-1]))
-        return found
+        grown = 1 + self._growth * (times[-1] - NOW)
+        return [(labels, value * grown, times[-1]) for labels, value in self._matching(matchers)]
+
+    def _labels(self, sample: Sample) -> dict[str, str]:
+        own = {f"exported_{name}" if name in self._target else name: value for name, value in sample.labels.items()}
+        return {"__name__": sample.name, **own, **self._target}
+
+    def _matching(self, matchers: Mapping[str, str]) -> list[tuple[dict[str, str], float]]:
+        key = tuple(sorted(matchers.items()))
+        if key not in self._found:
+            self._found[key] = [
+                (labels, value)
+                for labels, value in self._samples
+                if all(re.fullmatch(pattern, labels.get(name, "")) for name, pattern in key)
+            ]
+        return self._found[key]
 
 
 class Server:
