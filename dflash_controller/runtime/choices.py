@@ -45,6 +45,12 @@ def metrics_source(settings: Settings) -> Source:
 
 
 def show_settings(settings: Settings) -> DisplaySettings:
-    """How often metrics are taken, over which window. A short window shows its first value early."""
+    """How often metrics are taken, over which window. A short window shows its first value early, and the next ones sooner."""
     usual, window_s = DisplaySettings(), settings.metrics_window_seconds
-    return replace(usual, window_s=window_s, interval_s=settings.scrape_seconds, first_s=min(usual.first_s, window_s / 2))
+    return replace(
+        usual,
+        window_s=window_s,
+        interval_s=settings.scrape_seconds,
+        first_s=min(usual.first_s, window_s / 2),
+        min_gap_s=min(usual.min_gap_s, window_s),
+    )
