@@ -18,6 +18,7 @@ from testbed.operator_process import NAMESPACE, SERVICE_ACCOUNT
 from testbed.pod_watch import PodWatch
 from testbed.simulator_process import SimulatorProcess
 from testbed.write_proxy import Write
+from tests.e2e.conftest import Say
 from tests.e2e.story import Change, Ending, Story, Telling
 from tests.support.deployment import UNJUDGED, Deployment
 
@@ -111,7 +112,7 @@ def test_killed_at_any_write_the_operator_comes_to_the_same_end(
     pod_watch: PodWatch,
     simulator: SimulatorProcess,
     forks: OperatorForks,
-    capsys: pytest.CaptureFixture[str],
+    say: Say,
 ) -> None:
     simulator.ask("PUT", "/rules", [{"match": {"drafter_revision": BROKEN}, "faults": {"acceptance": 0.0}}])
     kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
@@ -132,11 +133,7 @@ def test_killed_at_any_write_the_operator_comes_to_the_same_end(
         endings = list(pool.map(tell, points))
 
     reached = [ending for ending in endings if ending.killed_at is not None]
-    with capsys.disabled():
-        print(
-            f"\n{story.title}: {len(expected.writes)} writes, {len(candidates)} of them possible kill points; "
-            f"killed at {len(points)}, {len(reached)} reached"
-        )
+    say(f"{story.title}: killed at {len(points)} of {len(candidates)} writes, {len(reached)} of these kill points reached")
     for number, ending in zip(points, endings, strict=True):
         assert ending.state == expected.state, f"killed at {number}: {ending.killed_at}"
         assert not ending.broken, f"killed at {number}: {ending.killed_at}"

@@ -13,6 +13,7 @@ from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
+from tests.e2e.conftest import Say
 from tests.support.deployment import JUDGED, Deployment, played_with
 
 MODEL = "Qwen/Qwen3.5-9B"
@@ -44,7 +45,7 @@ def test_no_request_fails_while_all_replicas_change_their_drafter(
     cluster: Cluster,
     namespace: str,
     pod_watch: PodWatch,
-    capsys: pytest.CaptureFixture[str],
+    say: Say,
 ) -> None:
     start_operator(warm_up_seconds="2")
     deployment = Deployment(cluster, namespace).create(spec(engine))
@@ -63,12 +64,11 @@ def test_no_request_fails_while_all_replicas_change_their_drafter(
         answered = traffic.answered()
     collapsed = deployment.rollout()["revision"].removeprefix("chat-")
     since = sum(answered.values()) - sum(promoted.values())
-    with capsys.disabled():
-        print(
-            f"\n{engine['name']}: {traffic.failed} of {sum(answered.values()) + traffic.failed} requests failed; "
-            f"{sum(promoted.values())} answered while a good drafter replaced another {dict(promoted)}, {since} while a collapsed one was "
-            f"tried, of which it answered {answered.get(collapsed, 0)}"
-        )
+    say(
+        f"{engine['name']}: {traffic.failed} of {sum(answered.values()) + traffic.failed} requests failed; "
+        f"{sum(promoted.values())} answered while a good drafter replaced another {dict(promoted)}, {since} while a collapsed one was "
+        f"tried, of which it answered {answered.get(collapsed, 0)}"
+    )
     assert traffic.failed == 0, traffic.log.errors
     assert len(promoted) == 2, "both revisions served users"
     assert min(sum(promoted.values()), since) >= LEAST_ANSWERED

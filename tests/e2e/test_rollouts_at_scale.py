@@ -20,6 +20,7 @@ from testbed.operator_process import USER, OperatorProcess
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
+from tests.e2e.conftest import Say
 from tests.support.deployment import UNJUDGED, Deployment
 
 SIZE = 50
@@ -57,7 +58,7 @@ def spec(replicas: int) -> dict[str, Any]:
 
 
 def test_fifty_rollouts_at_once_all_complete_and_the_rate_of_writes_is_bounded(
-    room: None, start_operator: StartOperator, cluster: Cluster, namespace: str, pod_watch: PodWatch, capsys: pytest.CaptureFixture[str]
+    room: None, start_operator: StartOperator, cluster: Cluster, namespace: str, pod_watch: PodWatch, say: Say
 ) -> None:
     operator = start_operator(warm_up_seconds="1", scrape_seconds="5")
     deployments = [Deployment(cluster, namespace, f"m{number:02d}") for number in range(SIZE)]
@@ -92,13 +93,12 @@ def test_fifty_rollouts_at_once_all_complete_and_the_rate_of_writes_is_bounded(
     per_second = Counter(int(datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()) for event in writes)
     kinds = Counter(f"{event['verb']} {event['objectRef']['resource']}" for event in writes)
     times = sorted(took.values())
-    with capsys.disabled():
-        print(
-            f"\n{SIZE} rollouts: first after {times[0]:.0f} s, median {median(times):.0f} s, last {times[-1]:.0f} s; "
-            f"{len(writes)} writes, {len(writes) / SIZE:.1f} per rollout (most {max(per_deployment.values())}), "
-            f"{max(per_second.values())} in the worst second, {len(writes) / times[-1]:.1f} per second on average {dict(kinds)}; "
-            f"{sum(sent.values()) / SIZE:.0f} requests of any kind per rollout {dict(sent)}"
-        )
+    say(
+        f"{SIZE} rollouts: first after {times[0]:.0f} s, median {median(times):.0f} s, last {times[-1]:.0f} s; "
+        f"{len(writes)} writes, {len(writes) / SIZE:.1f} per rollout (most {max(per_deployment.values())}), "
+        f"{max(per_second.values())} in the worst second, {len(writes) / times[-1]:.1f} per second on average {dict(kinds)}; "
+        f"{sum(sent.values()) / SIZE:.0f} requests of any kind per rollout {dict(sent)}"
+    )
     assert sum(sent.values()) / SIZE <= REQUESTS_PER_ROLLOUT
     assert len(writes) / SIZE <= WRITES_PER_ROLLOUT
     assert max(per_deployment.values()) <= 1.5 * WRITES_PER_ROLLOUT

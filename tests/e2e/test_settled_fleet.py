@@ -26,6 +26,7 @@ from testbed.simulator_process import SimulatorProcess
 from testbed.traffic.mix import Mix, Shots
 from testbed.traffic.over_http import Client, Target
 from testbed.waiting import wait_until
+from tests.e2e.conftest import Say
 from tests.support.deployment import Deployment
 
 SCRAPE_S, WINDOW_S = 2, 20
@@ -174,13 +175,7 @@ def lease_renewals_since(cluster: Cluster, mark: int) -> int:
     return sum(event["objectRef"]["resource"] == "leases" for event in events)
 
 
-def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
-    cluster: Cluster, fleets: list[Fleet], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def say(text: str) -> None:
-        with capsys.disabled():
-            print(text, flush=True)
-
+def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(cluster: Cluster, fleets: list[Fleet], say: Say) -> None:
     begun = cluster.audit_mark()
     everyone = [deployment for fleet in fleets for deployment in fleet.deployments]
     for deployment in everyone:
@@ -191,7 +186,7 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
         wait_until(lambda: all(known(deployment) for deployment in everyone), "the tuner and the drafter's health to be told", 180, 2.0)
         time.sleep(SETTLING_S - WINDOW_S / 2)
         settled = cluster.audit_mark()
-        say(f"\n{len(everyone)} deployments, {len(pods)} pods: {len(writes_since(cluster, begun))} writes until they were settled")
+        say(f"{len(everyone)} deployments, {len(pods)} pods: {len(writes_since(cluster, begun))} writes until they were settled")
 
         shown = {deployment: deployment.get()["metadata"]["resourceVersion"] for deployment in everyone}
         statuses = {deployment: deployment.status() for deployment in everyone}
