@@ -42,6 +42,12 @@ def test_values_are_read_and_lists_split() -> None:
     assert show_settings(settings).window_s == 120.0
 
 
+def test_a_short_window_shows_its_values_sooner() -> None:
+    usual, short = (show_settings(Settings(metrics_window_seconds=window_s)) for window_s in (300.0, 20.0))
+    assert (usual.first_s, usual.min_gap_s) == (60.0, 60.0)
+    assert (short.first_s, short.min_gap_s) == (10.0, 20.0)
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
