@@ -83,7 +83,7 @@ async def run(settings: Settings) -> bool:
             measurements,
             metrics,
             prober,
-            Tuners(measurements, settings.learned_record_seconds, utc_now),
+            Tuners(measurements, settings.learned_record_seconds, utc_now, slot_s=settings.tuning_slot_seconds),
             defaults=operator_defaults(settings),
             catalog=Catalog.load(),
             tuning_requeue_s=settings.tuning_seconds,

@@ -63,6 +63,8 @@ class Settings(BaseModel):
     """How long a candidate's first replica is left alone before its metrics count: kernels are compiled and graphs captured."""
     tuning_seconds: Seconds = 60.0
     """Time between two looks of the tuner at one deployment."""
+    tuning_slot_seconds: Seconds = 60.0
+    """The tuner sums up loads and acceptance over so many seconds; a shorter ``spec.tuning.window`` counts as long."""
     learned_record_seconds: Seconds = 3600.0
     """At least this long between two writes of what the tuner has learned to the revision in force."""
 

@@ -24,6 +24,7 @@ from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import needed
 from dflash_controller.tuner.schedule import true_step_s
+from dflash_controller.tuner.window import SLOT_S
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,13 @@ class _Case:
 
 
 class Tuners:
-    """Never waits. ``record_s``: what was learned is kept with the revision at most so often."""
+    """Never waits. ``record_s``: what was learned is kept with the revision at most so often. ``slot_s``: of the learners."""
 
-    def __init__(self, measured: Measured, record_s: float, now: Callable[[], datetime]) -> None:
+    def __init__(self, measured: Measured, record_s: float, now: Callable[[], datetime], *, slot_s: float = SLOT_S) -> None:
         self._measured = measured
         self._record_s = record_s
         self._now = now
+        self._slot_s = slot_s
         self._cases: dict[Key, _Case] = {}
 
     def knowledge(self, snapshot: Snapshot) -> Knowledge:
@@ -133,7 +135,7 @@ class Tuners:
             case.recent.clear()
             return case
         kept_with, record = _kept(stable, snapshot)
-        case = _Case(stable, curve, Learner.from_json(record), now_s, kept_with=kept_with)
+        case = _Case(stable, curve, Learner.from_json(record, slot_s=self._slot_s), now_s, kept_with=kept_with)
         self._cases[key] = case
         return case
 

@@ -23,7 +23,7 @@ from dflash_controller.tuner.prompt_length import PromptLengths
 from dflash_controller.tuner.regret import DAY_S, RegretLedger
 from dflash_controller.tuner.speeds import Speeds
 from dflash_controller.tuner.steps import OFF, Limits, StepPrior, StepTimes
-from dflash_controller.tuner.window import KEPT_S, DecisionWindow, Usual
+from dflash_controller.tuner.window import KEPT_S, SLOT_S, DecisionWindow, Usual
 
 __all__ = ["Learned", "Learner"]
 
@@ -46,16 +46,17 @@ _Settled = tuple[int, float, float, float]
 
 
 class Learner:
-    """Of one deployment. ``prior`` and ``limits`` serve to say whether a change of block brought what was predicted."""
+    """Of one deployment. ``prior`` and ``limits`` serve to say whether a change of block brought what was predicted; loads and
+    acceptance are summed up over ``slot_s`` seconds at a time."""
 
-    def __init__(self, prior: StepPrior | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, prior: StepPrior | None = None, limits: Limits | None = None, slot_s: float = SLOT_S) -> None:
         self._prior = prior or Priors.load().prior().steps
         self._limits = limits or Limits()
         self._pools = Pools()
         self._context = PromptLengths()
-        self._window = DecisionWindow()
-        self._inconsistent = DecisionWindow()
-        self._speeds = Speeds()
+        self._window = DecisionWindow(slot_s)
+        self._inconsistent = DecisionWindow(slot_s)
+        self._speeds = Speeds(slot_s)
         self._usual = Usual()
         self._drafted: Seen | None = None
         self._decays: deque[float] = deque(maxlen=KEPT_DECAYS)
@@ -188,21 +189,22 @@ class Learner:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any] | None, prior: StepPrior | None = None, limits: Limits | None = None) -> Learner:
+    def from_json(
+        data: Mapping[str, Any] | None, prior: StepPrior | None = None, limits: Limits | None = None, slot_s: float = SLOT_S
+    ) -> Learner:
         """The inverse. An empty learner where there is nothing, or nothing sound: what is learned can be learned again."""
         if data is None:
-            return Learner(prior, limits)
+            return Learner(prior, limits, slot_s)
         try:
-            return _restored(data, prior, limits)
+            return _restored(data, Learner(prior, limits, slot_s))
         except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError):
-            return Learner(prior, limits)
+            return Learner(prior, limits, slot_s)
 
 
-def _restored(data: Mapping[str, Any], prior: StepPrior | None, limits: Limits | None) -> Learner:
+def _restored(data: Mapping[str, Any], learner: Learner) -> Learner:
     _finite(data)
     if data["v"] != 1:
         raise ValueError("another version")
-    learner = Learner(prior, limits)
     learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()))
     learner._context = PromptLengths.from_json(data.get("context"))
     learner._pools.epoch = int(data["epoch"])

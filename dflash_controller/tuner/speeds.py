@@ -1,4 +1,4 @@
-"""Speed of a replica by block size, as measured: requests' steps per second, minute by minute, times the tokens that a step commits."""
+"""Speed of a replica by block size, as measured: requests' steps per second, slot by slot, times the tokens that a step commits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from dflash_controller.tuner.window import KEPT_S, SLOT_S
 class Speeds:
     """Of load samples that are points of the curve: while there was traffic, as predictions are. Idle time does not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot_s: float = SLOT_S) -> None:
+        self._slot_s = slot_s
         self._slots: deque[tuple[float, dict[int, tuple[float, float]]]] = deque()
-        """Start of a minute, and by block: seconds, and requests' steps in them."""
+        """Start of a slot, and by block: seconds, and requests' steps in them."""
 
     def add(self, load_sample: LoadSample) -> None:
         """One that is fit, with a concurrency and a step time."""
-        start_s = load_sample.at_s // SLOT_S * SLOT_S
+        start_s = load_sample.at_s // self._slot_s * self._slot_s
         if not self._slots or self._slots[-1][0] < start_s:
             self._slots.append((start_s, {}))
-        # A load sample that arrives late counts for the minute after its own: what is asked for spans many.
+        # A load sample that arrives late counts for the slot after its own: what is asked for spans many.
         blocks = next((blocks for at_s, blocks in self._slots if at_s >= start_s), {})
         seconds, steps = blocks.get(load_sample.block, (0.0, 0.0))
         blocks[load_sample.block] = (
@@ -39,7 +40,7 @@ class Speeds:
         seconds: dict[int, float] = {}
         steps: dict[int, float] = {}
         for at_s, blocks in reversed(self._slots):
-            if at_s + SLOT_S <= now_s - span_s:
+            if at_s + self._slot_s <= now_s - span_s:
                 break
             for block, (lasted_s, made) in blocks.items():
                 seconds[block] = seconds.get(block, 0.0) + lasted_s

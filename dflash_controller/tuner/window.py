@@ -23,6 +23,7 @@ from dflash_controller.tuner.steps import OFF
 PER_DOUBLING = 8
 """Bins of concurrency: each 9 % wide, which is about what the mean over a load sample is worth."""
 SLOT_S = 60.0
+"""What is summed up at a time, where nothing else is said."""
 KEPT_S = 6 * 3600.0
 """Longest window that can be asked for."""
 USUAL_S = 86400.0
@@ -107,15 +108,16 @@ class Sums:
 
 
 class DecisionWindow:
-    """Sums by the minute, so that a long window costs no more than a short one."""
+    """Sums by the slot of ``slot_s`` seconds, so that a long window costs no more than a short one."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot_s: float = SLOT_S) -> None:
+        self._slot_s = slot_s
         self._slots: deque[_Slot] = deque()
         self._last: tuple[float, float, Sums] | None = None
 
     def add(self, load_sample: LoadSample) -> None:
         self._last = None
-        start = load_sample.at_s // SLOT_S * SLOT_S
+        start = load_sample.at_s // self._slot_s * self._slot_s
         slot = next((known for known in reversed(self._slots) if known.at_s <= start), None)
         if slot is None or slot.at_s != start:
             slot = _Slot(start)
@@ -145,9 +147,9 @@ class DecisionWindow:
         seconds: dict[int, float] = {}
         blocks: set[int] = set()
         load_samples = recent = 0
-        slots = list(takewhile(lambda slot: slot.at_s + SLOT_S > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
+        slots = list(takewhile(lambda slot: slot.at_s + self._slot_s > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
         for slot in slots:
-            if slot.at_s + SLOT_S <= now_s - span_s:
+            if slot.at_s + self._slot_s <= now_s - span_s:
                 break
             recent += 1
             load_samples += slot.load_samples

@@ -82,6 +82,7 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
         "metricsWindowSeconds": 62,
         "warmUpSeconds": 0,
         "tuningSeconds": 63,
+        "tuningSlotSeconds": 65,
         "learnedRecordSeconds": 64,
         "sglangVersion": "0.5.23",
         "vllmVersion": "0.33.0",

@@ -89,6 +89,17 @@ def test_loads_are_shares_of_the_window_and_of_the_last_days() -> None:
     assert [load.share for load in both.loads] == pytest.approx([0.5, 0.5], abs=0.02)
 
 
+def test_a_window_is_as_short_as_a_slot() -> None:
+    by_the_minute, by_seconds = Learner(PRIOR), Learner(PRIOR, slot_s=5.0)
+    for learner in (by_the_minute, by_seconds):
+        learner.take([load_sample(START + 5 * i, load=1.0 if i < 4 else 32.0, seconds=5.0) for i in range(8)], START + 35)
+    shown = [[(load.concurrency, load.share) for load in learner.learned(START + 35, 6).loads] for learner in (by_the_minute, by_seconds)]
+    assert shown == [[(1.0, 0.5), (32.0, 0.5)], [(32.0, 1.0)]]
+    assert by_seconds.learned(START + 35, 6).load_samples == 3
+    fast = [learner.learned(START + 35, 6).speeds[0][1] for learner in (by_the_minute, by_seconds)]
+    assert fast[1] > 1.5 * fast[0]
+
+
 def test_step_times_are_pooled_by_block_and_load() -> None:
     learner = Learner(PRIOR)
     fed(learner, 1, 30, load=8.0)
