@@ -18,11 +18,15 @@ ROOT = Path(__file__).parent.parent
 
 
 class SimulatorProcess:
-    """``speed`` is simulated seconds per second; ``startup_s`` the time engines take to load where their pods do not say."""
+    """``speed`` is simulated seconds per second; ``startup_s`` the time engines take to load where their pods do not say.
 
-    def __init__(self, cluster: Cluster, *, speed: float = 1.0, startup_s: float = 0.0) -> None:
+    ``stop_s``: deleted pods get SIGTERM after so many seconds instead of their preStop pause, and end as soon as their engine is drained.
+    """
+
+    def __init__(self, cluster: Cluster, *, speed: float = 1.0, startup_s: float = 0.0, stop_s: float | None = None) -> None:
         self._cluster = cluster
         self._options = [f"--speed={speed}", f"--startup-seconds={startup_s}", "--log-level=info"]
+        self._options += [] if stop_s is None else [f"--stop-seconds={stop_s}"]
         self.log = cluster.directory / "simulator.log"
         self._process = cluster.workspace.process("simulator")
         self.control = ""

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     fleet = commands.add_parser("fleet", parents=[common], help="play every engine pod of a cluster whose pods have loopback addresses")
     fleet.add_argument("--kubeconfig", type=Path, required=True)
+    fleet.add_argument("--stop-seconds", type=float, help="deletion to SIGTERM, in place of the preStop pause; pods then end when drained")
     fleet.add_argument("--control-port", type=int, default=0, help="control interface on 127.0.0.1 (default: a free port)")
     serve = commands.add_parser("serve", parents=[common], help="be one engine; its release comes from DFLASH_SIM_RELEASE")
     serve.add_argument("--host", default="0.0.0.0")
@@ -65,7 +66,7 @@ async def _fleet(options: argparse.Namespace, table: Table) -> int:
     stop = asyncio.Event()
     _on_signal(stop.set)
     async with PodApi(options.kubeconfig) as api:
-        fleet = Fleet(api, table, Clock(options.speed), options.startup_seconds)
+        fleet = Fleet(api, table, Clock(options.speed), options.startup_seconds, options.stop_seconds)
         running = asyncio.create_task(fleet.run())
         control = web.AppRunner(control_app(fleet), access_log=None)
         await control.setup()

@@ -4,6 +4,8 @@ kwok plays the kubelet; pods, kwok's stages and this process meet in annotations
 
 * ``sim/ready-after`` (wall seconds) is read by both: kwok's delay to Ready, the engine's start-up time. It is written here where the
   default start-up time or a fault says otherwise; without any a pod is ready at once.
+* ``sim/exit-after`` (wall seconds a deleted pod takes to end) is written here where a stop time is given and the pod does not say: the
+  grace period at first, and 0 once the engine has answered its last request.
 * ``sim/crash`` (exit code) and ``sim/message`` are written here where an engine refuses its command line (the pod crash-loops until it
   is deleted) or is crashed on demand (removed as soon as kwok has seen the crash, so the pod restarts).
 * ``sim/ready: "false"`` is written while an engine would fail its probes (fault ``hang`` or ``unhealthy``).
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 ANNOTATION_CRASH = "sim/crash"
 ANNOTATION_MESSAGE = "sim/message"
 ANNOTATION_READY = "sim/ready"
+ANNOTATION_EXIT_AFTER = "sim/exit-after"
 ARGV_EXIT_CODE = 2
 _MESSAGE_LIMIT = 4000
 
@@ -68,11 +71,13 @@ class PodState:
 class Fleet:
     """Follows the pods of a cluster and serves their engines."""
 
-    def __init__(self, api: PodApi, table: Table, clock: Clock, default_startup_s: float = 0.0) -> None:
+    def __init__(self, api: PodApi, table: Table, clock: Clock, default_startup_s: float = 0.0, stop_s: float | None = None) -> None:
+        """``stop_s``: deleted pods get SIGTERM after so many wall seconds instead of their preStop pause, and end as soon as they can."""
         self._api = api
         self._table = table
         self._clock = clock
         self._default_startup_s = default_startup_s
+        self._stop_s = stop_s
         self._pods: dict[str, PodState] = {}
         self._addresses: dict[tuple[str, int], PodState] = {}
         self._rules: tuple[Rule, ...] = ()
@@ -144,15 +149,14 @@ class Fleet:
             if process_of(pod) is None:
                 return
             state = self._pods[uid] = PodState(pod)
+            if self._stop_s is not None and ANNOTATION_EXIT_AFTER not in (pod["metadata"].get("annotations") or {}):
+                self._annotate(state, {ANNOTATION_EXIT_AFTER: f"{pod['spec'].get('terminationGracePeriodSeconds', 30)}"})
             self._meet(state)
         state.pod = pod
-        if state.refused:
-            return
         if pod["metadata"].get("deletionTimestamp"):
-            if state.host and not state.draining:
-                state.draining = True
-                # As the kubelet: SIGTERM comes after the preStop pause.
-                asyncio.get_running_loop().call_later(pre_stop_s(pod), state.host.drain)
+            self._end(state)
+            return
+        if state.refused:
             return
         status = _engine_status(pod)
         container = status.get("state") or {}
@@ -167,6 +171,22 @@ class Fleet:
             if state.host is None or state.incarnation != restarts:
                 await self._stop(state)
                 await self._start(state, restarts)
+
+    def _end(self, state: PodState) -> None:
+        """The pod is deleted. As the kubelet: SIGTERM comes after the preStop pause."""
+        if state.draining:
+            return
+        state.draining = True
+        if state.host is None:
+            self._ended(state)
+        else:
+            pause_s = pre_stop_s(state.pod) if self._stop_s is None else self._stop_s
+            asyncio.get_running_loop().call_later(pause_s, state.host.drain)
+
+    def _ended(self, state: PodState) -> None:
+        """No process of a deleted pod is left."""
+        if ANNOTATION_EXIT_AFTER in state.annotated:
+            self._annotate(state, {ANNOTATION_EXIT_AFTER: "0"})
 
     def _meet(self, state: PodState) -> None:
         """A pod is seen for the first time, usually before its containers start."""
@@ -240,7 +260,9 @@ class Fleet:
 
     def _exited(self, state: PodState, code: int, message: str) -> None:
         log.info("%s: engine ended with %d: %s", state.key, code, message)
-        if not state.pod["metadata"].get("deletionTimestamp"):
+        if state.pod["metadata"].get("deletionTimestamp"):
+            self._ended(state)
+        else:
             state.crash_pending = True
             self._annotate(state, {ANNOTATION_CRASH: str(code), ANNOTATION_MESSAGE: message[-_MESSAGE_LIMIT:]})
         task = asyncio.ensure_future(self._stop(state))

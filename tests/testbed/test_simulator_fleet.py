@@ -95,8 +95,14 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
+    async with played() as world:
+        yield world
+
+
+@contextlib.asynccontextmanager
+async def played(stop_s: float | None = None) -> AsyncIterator[World]:
     api = FakeApi()
-    fleet = Fleet(api, seed_table(), Clock(20.0))  # type: ignore[arg-type]
+    fleet = Fleet(api, seed_table(), Clock(20.0), stop_s=stop_s)  # type: ignore[arg-type]
     running = asyncio.create_task(fleet.run())
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
         yield World(fleet, api, session)
@@ -222,6 +228,37 @@ async def test_a_pod_being_deleted_drains(world: World) -> None:
     assert await old == 8000
     assert "sim/crash" not in world.api.annotations.get("a", {})
     await world.until(lambda: world.phases() == {"d/a": "Down"})
+
+
+async def test_with_a_stop_time_a_pod_ends_once_its_engine_is_drained() -> None:
+    async with played(stop_s=0.05) as world:
+        pods = [world.pod("busy", "127.88.0.1"), world.pod("own", "127.88.0.2", annotations={"sim/exit-after": "7"})]
+        for pod in pods:
+            pod["spec"]["terminationGracePeriodSeconds"] = 600
+        world.tell("LISTED", *pods)
+        await world.until(lambda: world.complete("127.88.0.1"))
+        assert world.api.annotations["busy"]["sim/exit-after"] == "600"
+        old = asyncio.create_task(world.complete("127.88.0.1", 8000))
+        await asyncio.sleep(0.1)
+        for pod in pods:
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.tell("MODIFIED", *pods)
+        await world.until(lambda: world.phases()["d/busy"] == "Draining")
+        assert world.api.annotations["busy"]["sim/exit-after"] == "600"
+        assert await old == 8000
+        await world.until(lambda: world.api.annotations["busy"]["sim/exit-after"] == "0")
+        await world.until(lambda: set(world.phases().values()) == {"Down"})
+        assert "sim/exit-after" not in world.api.annotations.get("own", {})
+
+
+async def test_with_a_stop_time_a_pod_whose_engine_never_ran_ends_at_once() -> None:
+    async with played(stop_s=30.0) as world:
+        refused = world.pod("a", "127.88.0.1", extra=("--no-such-flag",))
+        world.tell("LISTED", refused)
+        await world.until(lambda: "sim/crash" in world.api.annotations.get("a", {}))
+        refused["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.tell("MODIFIED", refused)
+        await world.until(lambda: world.api.annotations["a"]["sim/exit-after"] == "0")
 
 
 async def test_workers_of_a_multi_node_replica_serve_no_api(world: World) -> None:
