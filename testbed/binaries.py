@@ -28,7 +28,20 @@ from pathlib import Path
 GO_MODULES = Path(__file__).parent / "gomod"
 KUBERNETES_VERSION = "1.35.4"
 _VERSION_SYMBOLS = "k8s.io/component-base/version"
-_HEARTBEAT_SECONDS = 30.0
+_HEARTBEAT_SECONDS = 15.0
+_USUAL_SECONDS = {
+    "etcd": 30,
+    "kube-apiserver": 140,
+    "kubectl": 15,
+    "kube-controller-manager": 40,
+    "kube-scheduler": 5,
+    "kwok": 70,
+    "kwokctl": 20,
+    "helm": 20,
+    "prometheus": 130,
+    "promtool": 10,
+}
+"""Of a build on two cores in the order of PROGRAMS: later ones of a family find the earlier ones' packages compiled."""
 
 
 class BinaryError(RuntimeError):
@@ -122,13 +135,28 @@ def path_of(program: str) -> Path:
 
     Raises BinaryError when it can be neither found nor built, KeyError for an unknown name.
     """
-    family = FAMILY_OF[program]
-    return _given(program) or _on_path(program) or _built(family, program)
+    return _at_hand(program) or _built(FAMILY_OF[program], program)
 
 
 def paths_of(programs: Iterable[str] = PROGRAMS) -> dict[str, Path]:
-    """``path_of`` for several programs."""
-    return {program: path_of(program) for program in programs}
+    """``path_of`` for several programs; says before, where some are to be built, how many and how long that usually takes."""
+    started, found = time.monotonic(), {program: _at_hand(program) for program in programs}
+    missing = [program for program, path in found.items() if path is None]
+    if missing:
+        usual_s = sum(_USUAL_SECONDS[program] for program in missing)
+        many = f"{len(missing)} programs are" if len(missing) > 1 else "1 program is"
+        _tell(f"{many} built from source, once for these versions: usually {_duration(usual_s)} on 2 cores")
+    paths = {program: path or path_of(program) for program, path in found.items()}
+    if missing:
+        _tell(f"built in {_duration(time.monotonic() - started)}, into {cache_root()}")
+    return paths
+
+
+def _at_hand(program: str) -> Path | None:
+    """Path of a program that need not be built; None where it must be."""
+    family = FAMILY_OF[program]
+    built = cache_root() / family.key() / program
+    return _given(program) or _on_path(program) or (built if built.exists() else None)
 
 
 def _given(program: str) -> Path | None:
@@ -159,8 +187,6 @@ def _on_path(program: str) -> Path | None:
 
 def _built(family: Family, program: str) -> Path:
     target = cache_root() / family.key() / program
-    if target.exists():
-        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _exclusive(target.parent / ".lock", f"another build of {family.name}"):
         if not target.exists():
@@ -200,12 +226,12 @@ def _check_go(family: Family) -> None:
 
 
 def _build(family: Family, program: str, target: Path) -> None:
-    place = f"{PROGRAMS.index(program) + 1}/{len(PROGRAMS)}"
+    place, usual = f"{PROGRAMS.index(program) + 1}/{len(PROGRAMS)}", f"usually {_duration(_USUAL_SECONDS[program])}"
     unfinished = target.with_name(f".{program}.{os.getpid()}")
     log_file = target.with_name(f"{program}.log")
     command = ["go", "build", *family.build_flags(), "-o", str(unfinished), family.packages[program]]
     started = time.monotonic()
-    _tell(f"[{place}] building {program}, once for this version")
+    _tell(f"[{place}] building {program} ({usual})")
     try:
         with log_file.open("w") as log:
             process = subprocess.Popen(command, cwd=family.module, env=_go_environment(), stdout=log, stderr=log)
@@ -214,7 +240,7 @@ def _build(family: Family, program: str, target: Path) -> None:
                     code = process.wait(timeout=_HEARTBEAT_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    _tell(f"[{place}] building {program}: {time.monotonic() - started:.0f} s so far")
+                    _tell(f"[{place}] building {program}: {_duration(time.monotonic() - started)} so far ({usual})")
                 except BaseException:
                     process.terminate()
                     process.wait()
@@ -225,7 +251,11 @@ def _build(family: Family, program: str, target: Path) -> None:
         unfinished.rename(target)
     finally:
         unfinished.unlink(missing_ok=True)
-    _tell(f"[{place}] built {program} in {time.monotonic() - started:.0f} s")
+    _tell(f"[{place}] built {program} in {_duration(time.monotonic() - started)}")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def _tell(line: str) -> None:
