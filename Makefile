@@ -18,26 +18,26 @@ help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.lock
-	@echo "==> Python environment in $(VENV)"
+	@echo "==> Python environment in $(VENV), once (usually 30 s)"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + " (set PYTHON=...)" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
 .PHONY: binaries
-binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once, about 10 minutes on 2 cores)
+binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once, about 8 minutes on 2 cores)
 	@$(BIN)/python -m testbed binaries >/dev/null
 
 .PHONY: demo
-demo: $(STAMP) binaries ## Serve a model on a local control plane, end to end (KEEP=1 leaves it running)
+demo: $(STAMP) binaries ## Serve a model, ask it, roll back a bad drafter, follow the load: 2 minutes (KEEP=1 leaves it running)
 	@$(BIN)/python -m testbed.demo $(if $(KEEP),--keep)
 
 .PHONY: demo-rollout
-demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back
+demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back: 2 minutes
 	@$(BIN)/python -m testbed.demo_rollout
 
 .PHONY: demo-tuner
-demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart and by schedule; a drafter that collapses is dealt with
+demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart and by schedule; switch off a drafter that collapses: 3 minutes
 	@$(BIN)/python -m testbed.demo_tuner
 
 .PHONY: demo-down

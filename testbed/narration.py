@@ -1,19 +1,56 @@
-"""How the demos speak."""
+"""How the demos speak: a title before each step, lines while it runs, the time it took."""
 
 from __future__ import annotations
 
+import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+WIDTH = 118
+_printing = threading.Lock()
+
 
 @contextmanager
-def step(title: str) -> Iterator[None]:
+def step(title: str, usually: str = "") -> Iterator[None]:
+    """``usually``: how long the step takes on a quiet machine with two cores, such as ``3 s``, where that is worth saying."""
     started = time.monotonic()
-    print(f"\n==> {title}", flush=True)
+    show(f"\n==> {title}{f' (usually {usually})' if usually else ''}")
     yield
-    print(f"    ({time.monotonic() - started:.1f} s)", flush=True)
+    say(f"({time.monotonic() - started:.1f} s)")
 
 
 def say(text: str) -> None:
-    print("\n".join(f"    {line}" for line in text.rstrip().splitlines()), flush=True)
+    """Text as it is, indented."""
+    show(textwrap.indent(text.rstrip(), "    "))
+
+
+def show(text: str) -> None:
+    """Print whole lines at once, also when several threads speak."""
+    with _printing:
+        print(text, flush=True)
+
+
+class Teller:
+    """Lines with the seconds since it was made. ``label`` tells several that speak at the same time apart."""
+
+    def __init__(self, label: str = "") -> None:
+        self._label = f"{label:<10}" if label else ""
+        self._started = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def tell(self, text: str) -> None:
+        """One line, folded where it is long."""
+        head = f"    {self.elapsed_s:5.1f} s  {self._label}"
+        show(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False))
+
+
+def duration(seconds: float) -> str:
+    """``8.3 s``, ``42 s`` or ``2 min 5 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

@@ -42,7 +42,8 @@ class Client:
         self._turn = 0
         self._busy: Counter[str] = Counter()
         self._session: aiohttp.ClientSession | None = None
-        self._began_s = time.monotonic()
+        self.began_s = time.monotonic()
+        """On the monotonic clock; times in the log count from here."""
         self._stopped = False
         self._clients = 0
         self._resized = asyncio.Event()
@@ -59,7 +60,7 @@ class Client:
 
     def now(self) -> float:
         """Seconds since this client was made."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self.began_s
 
     def stop(self) -> None:
         """Send nothing more; the loops end with their last answers."""

@@ -12,7 +12,7 @@ from typing import Any
 from testbed.cluster import Cluster
 from testbed.traffic.mix import Mix, Shots
 from testbed.traffic.over_http import Client, Target
-from testbed.traffic.report import Log
+from testbed.traffic.report import Log, summarize
 from testbed.waiting import wait_until
 
 _LOOK_S = 0.2
@@ -52,6 +52,7 @@ class ServiceTraffic:
         self._seed = seed
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"traffic of {deployment}", daemon=True)
+        self._began_s = 0.0
         self.log = Log()
 
     def __enter__(self) -> ServiceTraffic:
@@ -76,6 +77,11 @@ class ServiceTraffic:
         """Requests that got no whole answer."""
         return sum(self.log.errors.values())
 
+    def tokens_per_second(self, start: float, end: float) -> float:
+        """Generated tokens that clients got between two moments of the monotonic clock, by requests that have been answered."""
+        began_s = self._began_s
+        return summarize(Log(list(self.log.completions)), start - began_s, end - began_s, None).tokens_per_second
+
     def answered(self) -> Mapping[str, int]:
         """Requests answered so far by each revision."""
         with self._counting:
@@ -97,7 +103,7 @@ class ServiceTraffic:
 
     async def _run(self) -> None:
         async with Client(self._target, self._shots) as client:
-            client.log = self.log
+            client.log, self._began_s = self.log, client.began_s
             if self._rate is not None:
                 sending = asyncio.create_task(client.open_loop(self._rate, seed=self._seed))
             else:
