@@ -44,7 +44,7 @@ def demo() -> None:
     teller = Teller()
     with world(log_format="json") as running:
         title = "Three deployments at once: SGLang and vLLM follow the load, and the drafter of a third one collapses"
-        with step(title, "2 min"):
+        with step(title, "2 min 30 s"):
             relieved = threading.Event()
             parts: Mapping[str, Part] = {
                 "SGLang": partial(by_restart, relieved=relieved),
