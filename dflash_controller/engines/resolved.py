@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from dflash_controller.api import defaults as api
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.engines.protocol import LaunchRequest, ModelRef
+from dflash_controller.model.change import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,41 +32,58 @@ class OperatorDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change of a resolved value does to performance. Every field of ``Resolved`` declares one."""
+
+    part: Part | None
+    """The part of the engine process that then differs, by which the candidate is judged. None: performance stays as it is."""
+    step_time: bool = False
+    """Step times change with it, so what the tuner learned about them no longer holds."""
+
+
+_NONE = Effect(None)
+_ENGINE = Effect(Part.ENGINE)
+_ENGINE_STEPS = Effect(Part.ENGINE, step_time=True)
+_TARGET = Effect(Part.TARGET, step_time=True)
+_DRAFTER = Effect(Part.DRAFTER)
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """The user's inputs with catalog and operator defaults filled in, once per revision.
 
-    A later operator release or catalog changes nothing here, so it restarts nothing.
+    A later operator release or catalog changes nothing here, so it restarts nothing. Each field declares its ``Effect``.
     """
 
-    engine: str
-    version: str
-    image: str
-    dialect: str
+    engine: Annotated[str, _ENGINE_STEPS]
+    version: Annotated[str, _ENGINE_STEPS]
+    image: Annotated[str, _ENGINE]
+    dialect: Annotated[str, _ENGINE]
     """The contract-tested release whose command-line rules apply to ``version``."""
-    tested: bool
+    tested: Annotated[bool, _NONE]
     """The version itself is contract-tested."""
-    target: ModelRef
-    drafter: ModelRef
-    served_model_name: str
-    trained_block_size: int
-    weight_bytes: int
+    target: Annotated[ModelRef, _TARGET]
+    drafter: Annotated[ModelRef, _DRAFTER]
+    served_model_name: Annotated[str, _NONE]
+    trained_block_size: Annotated[int, _NONE]
+    weight_bytes: Annotated[int, _NONE]
     """Target and drafter together; where unknown, what the accelerators can hold."""
-    load_bytes_per_s: int
+    load_bytes_per_s: Annotated[int, _NONE]
     """Rate at which weights are assumed to arrive."""
-    hybrid: bool
-    mixture_of_experts: bool
-    recommended_args: tuple[str, ...]
-    extra_args: tuple[str, ...]
-    port: int
-    tensor_parallel: int
-    nodes: int
-    max_concurrency: int
-    gpu_product: str
-    gpu_resource: str
-    grace_period_s: int
+    hybrid: Annotated[bool, _NONE]
+    mixture_of_experts: Annotated[bool, _NONE]
+    recommended_args: Annotated[tuple[str, ...], _ENGINE]
+    extra_args: Annotated[tuple[str, ...], _ENGINE_STEPS]
+    port: Annotated[int, _NONE]
+    tensor_parallel: Annotated[int, _ENGINE_STEPS]
+    nodes: Annotated[int, _ENGINE_STEPS]
+    max_concurrency: Annotated[int, _ENGINE_STEPS]
+    gpu_product: Annotated[str, _ENGINE_STEPS]
+    gpu_resource: Annotated[str, _ENGINE]
+    grace_period_s: Annotated[int, _NONE]
     """From the order to stop until the kubelet kills."""
-    metric_labels: Mapping[str, str]
-    defaults: OperatorDefaults
+    metric_labels: Annotated[Mapping[str, str], _NONE]
+    defaults: Annotated[OperatorDefaults, _NONE]
     """Those it was resolved with; a later user change that leaves ``restartId`` alone uses them again."""
 
     @property
@@ -121,3 +139,19 @@ class Resolved:
         stored = values["defaults"]
         values["defaults"] = OperatorDefaults(**{item.name: stored[item.name] for item in fields(OperatorDefaults) if item.name in stored})
         return cls(**values)
+
+
+def _effects() -> dict[str, Effect | None]:
+    hints = get_type_hints(Resolved, include_extras=True)
+    return {
+        item.name: next((found for found in getattr(hints[item.name], "__metadata__", ()) if isinstance(found, Effect)), None)
+        for item in fields(Resolved)
+    }
+
+
+EFFECTS: Mapping[str, Effect | None] = _effects()
+"""What each field of ``Resolved`` declares; None where it declares nothing."""
+PART_OF_FIELD: Mapping[str, Part] = {name: effect.part for name, effect in EFFECTS.items() if effect and effect.part}
+"""Fields whose change is judged, with the part of the engine process that they belong to."""
+STEP_TIME_FIELDS = tuple(name for name, effect in EFFECTS.items() if effect and effect.step_time)
+"""Fields that step times depend on: a change of any of them makes another curve."""

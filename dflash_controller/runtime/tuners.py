@@ -14,6 +14,7 @@ from dflash_controller.api import names
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.speculation import Off, Speculation, parse_speculation
+from dflash_controller.engines.resolved import STEP_TIME_FIELDS
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.planning.replicas.count import revision_of
@@ -27,9 +28,6 @@ from dflash_controller.tuner.schedule import true_step_s
 from dflash_controller.tuner.window import SLOT_S
 
 _log = logging.getLogger(__name__)
-
-_CURVE = ("engine", "version", "target", "tensor_parallel", "nodes", "gpu_product", "max_concurrency", "extra_args")
-"""Of the resolved values: what step times depend on. A change of any of them makes another curve."""
 
 
 class Measured(Protocol):
@@ -165,7 +163,7 @@ def _speculation(item: Object) -> Speculation:
 
 def _curve(item: Object) -> str:
     resolved = (item.get("data") or {}).get("resolved") or {}
-    return json.dumps([resolved.get(name) for name in _CURVE], sort_keys=True)
+    return json.dumps([resolved.get(name) for name in STEP_TIME_FIELDS], sort_keys=True)
 
 
 def _kept(stable: str, snapshot: Snapshot) -> tuple[str | None, Any]:

@@ -6,36 +6,14 @@ target is another model altogether.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 from dflash_controller.analysis.verdict import AnalysisRequest
 from dflash_controller.api.defaults import RolloutPolicy
+from dflash_controller.engines.resolved import PART_OF_FIELD
+from dflash_controller.model.change import Part
 from dflash_controller.planning.revisions.revision import Revision
 
-
-class Part(StrEnum):
-    """What of an engine process differs."""
-
-    TARGET = "target"
-    DRAFTER = "drafter"
-    BLOCK_SIZE = "block size"
-    ENGINE = "engine"
-
-
-_ENGINE = (
-    "engine",
-    "version",
-    "image",
-    "dialect",
-    "recommended_args",
-    "extra_args",
-    "tensor_parallel",
-    "nodes",
-    "max_concurrency",
-    "gpu_product",
-    "gpu_resource",
-)
 _ALL = frozenset({"acceptanceLength", "speed", "ttft", "latency", "errors", "restarts"})
 _JUDGED = {
     Part.TARGET: frozenset({"errors", "restarts"}),
@@ -51,16 +29,13 @@ def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
     A restart of a drafter that is not pinned to a commit may load another drafter: that is a change of drafter.
     """
     before, after = stable.resolved, candidate.resolved
-    parts = set()
-    if before.target != after.target:
-        parts.add(Part.TARGET)
+    parts = {part for field, part in PART_OF_FIELD.items() if getattr(before, field) != getattr(after, field)}
     loaded_anew = _written(stable, "restartId") != _written(candidate, "restartId") and not after.drafter.pinned
-    if before.drafter != after.drafter or loaded_anew:
+    if loaded_anew:
         parts.add(Part.DRAFTER)
     if stable.speculation != candidate.speculation:
         parts.add(Part.BLOCK_SIZE)
-    same_env = (_written(stable, "engine") or {}).get("env") == (_written(candidate, "engine") or {}).get("env")
-    if not same_env or any(getattr(before, field) != getattr(after, field) for field in _ENGINE):
+    if (_written(stable, "engine") or {}).get("env") != (_written(candidate, "engine") or {}).get("env"):
         parts.add(Part.ENGINE)
     return frozenset(parts)
 

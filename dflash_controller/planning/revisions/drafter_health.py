@@ -24,8 +24,9 @@ from dflash_controller.analysis.primary import COLLAPSED
 from dflash_controller.api.conditions import ConditionType, Reason, get_condition
 from dflash_controller.api.speculation import Off, Speculation
 from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.model.change import Part
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.planning.revisions.diff import Part, changed
+from dflash_controller.planning.revisions.diff import changed
 from dflash_controller.planning.revisions.revision import Revision, RevisionState
 from dflash_controller.tuner.acceptance import mean_length
 
