@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import dflash_controller
+from dflash_controller.analysis.gates import applicable
 from dflash_controller.api.conditions import REASONS, ConditionType, Reason
 from dflash_controller.api.crd import crd
+from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.schema import CLASS_TEXT
 from dflash_controller.api.status import Status
 from dflash_controller.api.structural import Schema, structural
 from dflash_controller.api.types import Spec, field_classes
+from dflash_controller.model.change import Change, Part
+from dflash_controller.planning.revisions.diff import TEXT_STAYS
 from dflash_controller.runtime.settings import PREFIX, Settings
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -129,6 +133,28 @@ def _raised() -> set[Reason]:
     return {reason for reason in Reason if re.search(rf"\b(Reason\.|REASON_){reason.name}\b", text)}
 
 
+# Gates
+
+
+def _compared() -> str:
+    rows = []
+    for part in Part:
+        judged = applicable(Change(frozenset({part}), candidate_block=2, stable_block=2))
+        rows.append((part, *("yes" if name in judged else "" for name in GATE_SPECS), "yes" if part in TEXT_STAYS else ""))
+    return _table(("Changed", *GATE_SPECS, "text"), [*rows, ("nothing of these", *("" for _ in GATE_SPECS), "")])
+
+
+def _gates() -> str:
+    rows = []
+    for name, spec in GATE_SPECS.items():
+        gate, fields = spec.default, spec.fields
+        window = f"{gate.window_s}s" if "window" in fields else ""
+        failures = str(gate.failure_limit) if "failureLimit" in fields else ""
+        limit, samples = f"{gate.limit:g} {spec.limit_unit}", f"{gate.min_samples} {spec.samples}"
+        rows.append((name, spec.compared, limit, samples, window, f"{gate.interval_s}s", failures))
+    return _table(("Metric", "Compared", "Default limit", "minSamples", "window", "interval", "failureLimit"), rows)
+
+
 # Settings
 
 
@@ -176,6 +202,8 @@ _GENERATORS: Mapping[str, Callable[[], str]] = {
     "reasons-in-use": _reasons_in_use,
     "reasons-to-come": _reasons_to_come,
     "settings": _settings,
+    "compared": _compared,
+    "gates": _gates,
 }
 
 

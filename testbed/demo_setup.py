@@ -10,6 +10,7 @@ from subprocess import SubprocessError
 from typing import Any
 
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.narration import Teller, show, step
 from testbed.operator_process import OperatorProcess, install_chart
 from testbed.prometheus import Prometheus
@@ -27,9 +28,7 @@ TUNING: Mapping[str, Any] = {"window": "5s", "minDwell": "5s", "maxChangesPerDay
 """The same of ``spec.tuning``."""
 ROLLOUT: Mapping[str, Any] = {
     "deadline": "10m",
-    "analysis": {
-        name: {"window": "5s", "interval": "1s"} for name in ("acceptanceLength", "speed", "ttft", "latency", "errors", "restarts")
-    },
+    "analysis": each_gate(window="5s", interval="1s"),
     "probe": {"prompts": 24, "maxTokens": 64, "promptsPerMinute": 1200},
 }
 """The same of ``spec.rollout``."""
@@ -37,7 +36,7 @@ TUNED_ROLLOUT: Mapping[str, Any] = {
     **ROLLOUT,
     "maxSurge": 1,
     "maxUnavailable": 0,
-    "analysis": {**ROLLOUT["analysis"], "speed": {"window": "5s", "interval": "1s", "limit": 25}},
+    "analysis": {**ROLLOUT["analysis"], "speed": {"interval": "1s", "limit": 25}},
 }
 """For a change of block size: a replica more for a trial of seconds, which is too short to tell small differences of speed."""
 STOP_S = 3.0

@@ -15,11 +15,8 @@ from dflash_controller.analysis import histograms
 from dflash_controller.analysis.blocks import TAIL, Side, Traffic
 from dflash_controller.analysis.formatting import against
 from dflash_controller.analysis.verdict import MetricVerdict, Outcome
-from dflash_controller.api.defaults import Gate
+from dflash_controller.api.gates import ERRORS, RESTARTS, Gate
 from dflash_controller.model.counters import CounterSnapshot, Evidence, Histogram
-
-TTFT, LATENCY, ERRORS, RESTARTS = "ttft", "latency", "errors", "restarts"
-GUARDRAILS = (TTFT, LATENCY, ERRORS, RESTARTS)
 
 _TAIL_DEVIATE = 1.64
 """The candidate's 95th percentile so many standard errors lower must exceed the limit above stable's so many higher: 1 % per window for a
@@ -27,13 +24,13 @@ candidate that is exactly at the limit, far less for an equal one."""
 _CHANCE = 0.005
 """A window's errors fail only where so many would come by chance with at most this probability, were the candidate at the limit."""
 
-_Histograms = Callable[[CounterSnapshot], Histogram | None]
+Histograms = Callable[[CounterSnapshot], Histogram | None]
+"""The histogram of one metric in a reading; None where it is not exported."""
 _Window = tuple[float, float]
 
 
-def quantile_guard(metric: str, gate: Gate, traffic: Traffic, differs: str | None, *, concurrent: bool) -> MetricVerdict:
-    """``ttft`` or ``latency``: the 95th percentile may be ``limit`` percent above stable's. Values in seconds, over the whole trial."""
-    part: _Histograms = _ttft if metric == TTFT else _per_token
+def quantile_guard(metric: str, part: Histograms, gate: Gate, traffic: Traffic, differs: str | None, *, concurrent: bool) -> MetricVerdict:
+    """The 95th percentile of a histogram may be ``limit`` percent above stable's. Values in seconds, over the whole trial."""
     whole = [_observed(side, part, None) for side in (traffic.candidate, traffic.stable)]
     new, old = (histograms.quantile(found, TAIL) for found in whole)
     samples, stable_samples = (histograms.observations(found) if found else None for found in whole)
@@ -145,7 +142,7 @@ def _count(results: list[bool], gate: Gate, values: str) -> tuple[Outcome, str]:
     return Outcome.SUCCESSFUL, f"{values}; {sum(results)} of {len(results)} windows exceed it"
 
 
-def _observed(side: Side, part: _Histograms, window: _Window | None) -> Histogram | None:
+def _observed(side: Side, part: Histograms, window: _Window | None) -> Histogram | None:
     found = []
     for load_sample in side.load_samples:
         first, last = (0, len(load_sample.readings) - 1) if window is None else (load_sample.index(window[0]), load_sample.index(window[1]))
@@ -163,11 +160,3 @@ def _failures(side: Side, window: _Window | None) -> tuple[float, float] | None:
         if moved.failed is not None and moved.requests is not None:
             known, failed, requests = True, failed + moved.failed, requests + moved.requests
     return (failed, requests) if known else None
-
-
-def _ttft(reading: CounterSnapshot) -> Histogram | None:
-    return reading.time_to_first_token
-
-
-def _per_token(reading: CounterSnapshot) -> Histogram | None:
-    return reading.time_per_token

@@ -17,21 +17,13 @@ from dataclasses import dataclass, replace
 
 from dflash_controller.analysis import traffic_comparability
 from dflash_controller.analysis.blocks import Traffic, traffic
-from dflash_controller.analysis.guardrails import (
-    ERRORS,
-    GUARDRAILS,
-    LATENCY,
-    RESTARTS,
-    TTFT,
-    errors_guard,
-    quantile_guard,
-    restarts_guard,
-)
+from dflash_controller.analysis.gates import GUARDRAILS, PRIMARY_METRICS, Measured
 from dflash_controller.analysis.positions import by_position
-from dflash_controller.analysis.primary import ACCEPTANCE, PRIMARY, SPEED, PrimaryResult, collapse, primary
+from dflash_controller.analysis.primary import PrimaryResult, collapse
 from dflash_controller.analysis.probe import TEXT, pairs, probe, same_text
 from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement, MetricVerdict, Outcome
 from dflash_controller.api.conditions import Reason
+from dflash_controller.api.gates import ACCEPTANCE, ERRORS, PRIMARY, RESTARTS, SPEED
 from dflash_controller.model.counters import Evidence
 
 
@@ -63,18 +55,12 @@ def _case(question: AnalysisRequest, evidence: Evidence, now_s: float) -> _Case:
     readable = evidence if evidence.failure is None else replace(evidence, candidate=(), stable=())
     counted = traffic(readable, question.warm_up_s, concurrent=question.concurrent)
     differs = traffic_comparability.difference(counted)
-    found = {metric: finding for metric in PRIMARY if (finding := primary(metric, question, counted, differs))}
-    guards: dict[str, MetricVerdict] = {}
-    for metric, gate in question.gates.items():
-        if metric in (TTFT, LATENCY):
-            guards[metric] = quantile_guard(metric, gate, counted, differs, concurrent=question.concurrent)
-        elif metric == ERRORS:
-            guards[metric] = errors_guard(gate, counted, concurrent=question.concurrent)
-        elif metric == RESTARTS:
-            guards[metric] = restarts_guard(gate, evidence, question.warm_up_s, now_s)
+    measured = Measured(question, evidence, counted, differs, now_s)
+    found = {name: finding for name, metric in PRIMARY_METRICS.items() if (finding := metric.evaluate(measured))}
+    guards = {name: GUARDRAILS[name].evaluate(gate, measured) for name, gate in question.gates.items() if name in GUARDRAILS}
     if evidence.failure is not None:
         found = {metric: PrimaryResult(_unread(finding.verdict, evidence.failure)) for metric, finding in found.items()}
-        guards = {metric: v if metric == RESTARTS else _unread(v, evidence.failure) for metric, v in guards.items()}
+        guards = {name: v if GUARDRAILS[name].from_cluster else _unread(v, evidence.failure) for name, v in guards.items()}
     paired = pairs(evidence)
     probed = {
         metric: probe(metric, question, question.gates[metric], paired)
@@ -197,7 +183,7 @@ def _verdicts(case: _Case, outcomes: Mapping[str, Outcome], now_s: float) -> tup
     if gate is not None and (positions := by_position(case.question, case.traffic, gate.limit)):
         shown.append(replace(positions, age_s=age_s))
     for metric, verdict in case.guards.items():
-        shown.append(replace(verdict, age_s=0.0 if metric == RESTARTS else age_s))
+        shown.append(replace(verdict, age_s=0.0 if GUARDRAILS[metric].from_cluster else age_s))
     probe_age_s = max(0.0, now_s - max(run.finished_at_s for run in case.evidence.probe)) if case.evidence.probe else None
     for metric, verdict in case.probe.items():
         left = case.primary[metric].verdict.outcome not in (Outcome.SUCCESSFUL, Outcome.FAILED)

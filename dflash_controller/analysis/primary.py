@@ -21,11 +21,8 @@ from dflash_controller.analysis.confidence import lasting_radius, radius
 from dflash_controller.analysis.effect_size import Batch, EffectSize, effect_size
 from dflash_controller.analysis.formatting import against, percent
 from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
-from dflash_controller.api.defaults import Gate
+from dflash_controller.api.gates import ACCEPTANCE, PRIMARY, SPEED, Gate
 from dflash_controller.model.prediction import Prediction
-
-ACCEPTANCE, SPEED = "acceptanceLength", "speed"
-PRIMARY = (ACCEPTANCE, SPEED)
 
 PASS_ALPHA, FAIL_ALPHA = 0.10, 0.01
 """Chance that a candidate at the limit is promoted, and that an equal one is failed, over all gating primary metrics together.

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from dflash_controller.analysis.confidence import normal_deviate, student_deviate
 from dflash_controller.analysis.formatting import against, percent
-from dflash_controller.analysis.primary import ACCEPTANCE, SPEED, UNSEEN, levels
+from dflash_controller.analysis.primary import UNSEEN, levels
 from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
-from dflash_controller.api.defaults import Gate
+from dflash_controller.api.gates import ACCEPTANCE, SPEED, Gate
 from dflash_controller.model.counters import Answer, Evidence
 
 TEXT = "text"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.api.defaults import Gate
+from dflash_controller.api.gates import Gate
 from dflash_controller.model.prediction import Prediction
 
 

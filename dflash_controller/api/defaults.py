@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from dflash_controller.api.gates import GATE_SPECS, Gate
 from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.speculation import Fixed, Off, Speculation
-from dflash_controller.api.types import MetricGate, Spec
+from dflash_controller.api.types import Spec
 
 REPLICAS = 1
 MAX_CONCURRENCY = 32
@@ -47,18 +48,6 @@ class TuningPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """One metric of the analysis with every default filled in. ``limit`` has the unit its field's description gives."""
-
-    enabled: bool
-    limit: float
-    min_samples: int
-    window_s: int
-    interval_s: int
-    failure_limit: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProbePolicy:
     """``spec.rollout.probe`` with every default filled in."""
 
@@ -86,7 +75,7 @@ class RolloutPolicy:
     max_surge: int
     max_unavailable: int
     analysis: dict[str, Gate]
-    """By the metric's field name: acceptanceLength, speed, ttft, latency, errors, restarts."""
+    """By the metric's name."""
     probe: ProbePolicy
     on_inconclusive: OnInconclusive
     automatic_rollback: bool
@@ -96,15 +85,8 @@ class RolloutPolicy:
     history_limit: int
 
 
-GATES: dict[str, Gate] = {
-    "acceptanceLength": Gate(True, limit=5, min_samples=2000, window_s=300, interval_s=60, failure_limit=1),
-    "speed": Gate(True, limit=5, min_samples=2000, window_s=300, interval_s=60, failure_limit=1),
-    "ttft": Gate(True, limit=20, min_samples=100, window_s=300, interval_s=60, failure_limit=2),
-    "latency": Gate(True, limit=10, min_samples=100, window_s=300, interval_s=60, failure_limit=2),
-    "errors": Gate(True, limit=1, min_samples=100, window_s=300, interval_s=30, failure_limit=0),
-    "restarts": Gate(True, limit=0, min_samples=1, window_s=300, interval_s=30, failure_limit=0),
-}
-"""Samples are verify steps for acceptanceLength and speed, requests for ttft, latency and errors, pods for restarts."""
+GATES: dict[str, Gate] = {name: spec.default for name, spec in GATE_SPECS.items()}
+"""By the metric's name."""
 
 
 def engine_name(spec: Spec) -> Literal["sglang", "vllm"]:
@@ -176,19 +158,11 @@ def effective_rollout(spec: Spec, wanted: int | None = None) -> RolloutPolicy:
     rollout, count = spec.rollout, replicas(spec) if wanted is None else wanted
     surge = _count(rollout.max_surge, 0, count, up=True)
     unavailable = _count(rollout.max_unavailable, 1, count, up=False)
-    analysis = {
-        "acceptanceLength": rollout.analysis.acceptance_length,
-        "speed": rollout.analysis.speed,
-        "ttft": rollout.analysis.ttft,
-        "latency": rollout.analysis.latency,
-        "errors": rollout.analysis.errors,
-        "restarts": rollout.analysis.restarts,
-    }
     probe, window = rollout.probe, rollout.window
     return RolloutPolicy(
         max_surge=surge,
         max_unavailable=unavailable if surge or unavailable else 1,
-        analysis={name: _gate(GATES[name], written) for name, written in analysis.items()},
+        analysis=rollout.analysis.gates(),
         probe=ProbePolicy(
             enabled=_or(probe.enabled, True),
             prompts=probe.prompts or 64,
@@ -203,17 +177,6 @@ def effective_rollout(spec: Spec, wanted: int | None = None) -> RolloutPolicy:
         paused=bool(rollout.paused),
         window=MaintenanceWindow(window.schedule, parse_duration(window.duration), window.time_zone or "Etc/UTC") if window else None,
         history_limit=rollout.history_limit or HISTORY_LIMIT,
-    )
-
-
-def _gate(default: Gate, written: MetricGate) -> Gate:
-    return Gate(
-        enabled=_or(written.enabled, default.enabled),
-        limit=_or(written.limit, default.limit),
-        min_samples=_or(written.min_samples, default.min_samples),
-        window_s=_seconds(written.window, default.window_s),
-        interval_s=_seconds(written.interval, default.interval_s),
-        failure_limit=_or(written.failure_limit, default.failure_limit),
     )
 
 

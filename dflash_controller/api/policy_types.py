@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from dflash_controller.api.gates import Analysis
 from dflash_controller.api.schema import LIVE, POLICY, Duration, DurationOrZero, IntOrPercent, Model
 
 MAX_BLOCK_SIZE = 64
@@ -43,111 +44,6 @@ class Tuning(Model):
         None,
         description="Let a change take the last serving replica down (replicas 1 without surge). Default false.",
     )
-
-
-class MetricGate(Model):
-    """One metric of the analysis: candidate against the stable revision serving at the same time."""
-
-    enabled: Annotated[bool | None, POLICY] = Field(None, description="Whether this metric is judged. Default true.")
-    limit: Annotated[float | None, POLICY] = Field(None, ge=0, le=1000, description="Worst value that still passes.")
-    min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Fewest requests on either side that make a window; without one the verdict is Inconclusive."
-    )
-    window: Annotated[Duration | None, POLICY] = Field(
-        None, description="Shortest stretch of time that is judged by itself; it is prolonged until it holds minSamples."
-    )
-    interval: Annotated[Duration | None, POLICY] = Field(
-        None, description="Steps in which a window is prolonged; the analysis looks at least so often, and every minute."
-    )
-    failure_limit: Annotated[int | None, POLICY] = Field(
-        None, ge=0, le=100, description="Windows beyond the limit that are tolerated; one more fails the rollout."
-    )
-
-
-class PrimaryGate(MetricGate):
-    """A metric that decides a change of drafter. All traffic after the warm-up is one measurement that grows."""
-
-    min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Below so many verify steps on either side the verdict is Inconclusive."
-    )
-    window: Annotated[Duration | None, POLICY] = Field(
-        None, description="Without effect on this metric: all traffic after the candidate's warm-up is one measurement."
-    )
-    interval: Annotated[Duration | None, POLICY] = Field(
-        None, description="The analysis looks at the measurement at least so often, and every minute."
-    )
-    failure_limit: Annotated[int | None, POLICY] = Field(
-        None, ge=0, le=100, description="Without effect on this metric: its bounds hold at all looks together, so one failure is final."
-    )
-
-
-class AcceptanceGate(PrimaryGate):
-    """Tokens committed per verify step. Judged only when the block size is the same on both sides."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=100, description="Largest loss of acceptance length against stable, in percent. Default 5."
-    )
-
-
-class SpeedGate(PrimaryGate):
-    """Output tokens per second of one request, at equal load."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=100, description="Largest loss of speed against stable, in percent. Default 5."
-    )
-
-
-class TtftGate(MetricGate):
-    """Time to first token, 95th percentile."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 20."
-    )
-
-
-class LatencyGate(MetricGate):
-    """Time per output token, 95th percentile."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 10."
-    )
-
-
-class ErrorsGate(MetricGate):
-    """Requests that ended in an error."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=100, description="Largest share of failed requests above that of stable, in percentage points. Default 1."
-    )
-
-
-class RestartsGate(MetricGate):
-    """Restarts of engine containers."""
-
-    limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Most container restarts of the candidate's pods since they were first Ready. Default 0."
-    )
-    min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Below so many candidate pods past their warm-up the verdict is Inconclusive."
-    )
-    window: Annotated[Duration | None, POLICY] = Field(
-        None, description="Where neither acceptance length nor speed is judged, the candidate must serve at least so long."
-    )
-    interval: Annotated[Duration | None, POLICY] = Field(None, description="The analysis looks at least so often, and every minute.")
-    failure_limit: Annotated[int | None, POLICY] = Field(
-        None, ge=0, le=100, description="Without effect on this metric: its limit is the number that is tolerated."
-    )
-
-
-class Analysis(Model):
-    """What a candidate is judged by. A metric that means nothing for the change at hand is left out by itself."""
-
-    acceptance_length: AcceptanceGate = Field(default_factory=AcceptanceGate, description="Tokens committed per verify step.")
-    speed: SpeedGate = Field(default_factory=SpeedGate, description="Output tokens per second of one request, at equal load.")
-    ttft: TtftGate = Field(default_factory=TtftGate, description="Time to first token, 95th percentile.")
-    latency: LatencyGate = Field(default_factory=LatencyGate, description="Time per output token, 95th percentile.")
-    errors: ErrorsGate = Field(default_factory=ErrorsGate, description="Requests that ended in an error.")
-    restarts: RestartsGate = Field(default_factory=RestartsGate, description="Restarts of engine containers.")
 
 
 class Probe(Model):

@@ -28,7 +28,7 @@ from dflash_controller.api.pod_types import (
     Toleration,
     TopologySpreadConstraint,
 )
-from dflash_controller.api.policy_types import Analysis, BlockSize, MetricGate, Probe, Rollout, RolloutWindow, Tuning
+from dflash_controller.api.policy_types import BlockSize, Probe, Rollout, RolloutWindow, Tuning
 from dflash_controller.api.schema import (
     LIVE,
     POLICY,
@@ -50,7 +50,6 @@ from dflash_controller.api.schema import (
 __all__ = [
     "Accelerator",
     "Affinity",
-    "Analysis",
     "Drafter",
     "EmptyDir",
     "Engine",
@@ -58,7 +57,6 @@ __all__ = [
     "EnvVarSource",
     "HostPath",
     "HuggingFace",
-    "MetricGate",
     "Parallelism",
     "PersistentVolumeClaim",
     "PodMetadata",

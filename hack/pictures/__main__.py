@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from hack.pictures.panels import TEXT, Answer, Line, draw
-from hack.pictures.scene import METRICS, REPLICAS, Scene
+from hack.pictures.scene import REPLICAS, Scene
 from monitoring.dashboards import DIRECTORY
 from monitoring.dashboards.queries import Panel, PanelQuery, dashboards, panels, queries
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.narration import say, step
 from testbed.operator_process import NAMESPACE, ROOT, install_chart
 from testbed.prometheus import Prometheus
@@ -34,7 +35,8 @@ MODES = {"chat": "Auto", "code": "Advise"}
 LOW, MIDDLE, HIGH = 1, 8, 32
 """Requests at a time for each replica: block 16 is the best for the first, block 8 for the last."""
 IMPATIENT = {
-    metric: {"window": "5s", "interval": "1s"} | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {}) for metric in METRICS
+    metric: gate | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {})
+    for metric, gate in each_gate(window="5s", interval="1s").items()
 }
 """How a candidate is judged: by seconds, so with wide limits."""
 GOOD, BROKEN = "b" * 40, "c" * 40

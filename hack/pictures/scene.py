@@ -24,7 +24,6 @@ ENGINES: Mapping[str, tuple[str, str]] = {"chat": ("sglang", "0.5.23"), "code": 
 """Engine and release of each deployment."""
 REPLICAS = 2
 SETTINGS = {"scrape_seconds": "2", "metrics_window_seconds": "16", "warm_up_seconds": "2", "tuning_seconds": "2", "log_format": "text"}
-METRICS = ("acceptanceLength", "speed", "ttft", "latency", "errors", "restarts")
 _MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=200, stream=0.5)
 _PATIENCE_S = 180.0
 

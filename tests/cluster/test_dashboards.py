@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from hack.pictures.scene import ENGINES, METRICS, RULES, Scene
+from hack.pictures.scene import ENGINES, RULES, Scene
 from monitoring.dashboards import ALL, DIRECTORY
 from monitoring.dashboards.queries import EMPTY_BY_NATURE, OF_ONE_ENGINE, UNRECORDED_BY_NATURE, PanelQuery, dashboards, panels, queries
 from monitoring.recording_rules import rules
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.operator_process import NAMESPACE, ROOT
 from testbed.simulator_process import SimulatorProcess
 
-PATIENT = {metric: {"window": "10m", "interval": "1s"} for metric in METRICS}
+PATIENT = each_gate(window="10m", interval="1s")
 """A candidate that is judged for so long is still there when the queries are asked."""
 STEP_S = 2.0
 

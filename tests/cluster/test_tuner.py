@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.operator_process import OperatorProcess
 from testbed.pod_watch import PodWatch, breaks
 from testbed.prometheus import Prometheus
@@ -33,8 +34,7 @@ TUNING = {"blockSizes": [8, 16], "window": "6s", "minDwell": "1s", "maxChangesPe
 ROLLOUT = {
     "maxSurge": 1,
     "maxUnavailable": 0,
-    "analysis": {name: {"window": "5s", "interval": "1s"} for name in ("acceptanceLength", "ttft", "latency", "errors", "restarts")}
-    | {"speed": {"window": "5s", "interval": "1s", "limit": 25}},
+    "analysis": each_gate(window="5s", interval="1s") | {"speed": {"interval": "1s", "limit": 25}},
     "probe": {"prompts": 24, "maxTokens": 32, "promptsPerMinute": 6000},
 }
 """A replica more for a trial of seconds. Few and short answers of engines that share a machine with the test tell no small difference."""

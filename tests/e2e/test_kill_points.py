@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.operator_forks import OperatorForks
 from testbed.operator_process import NAMESPACE, SERVICE_ACCOUNT
 from testbed.pod_watch import PodWatch
@@ -36,8 +37,7 @@ PROBED = {
     "maxSurge": 0,
     "maxUnavailable": 1,
     # Nothing is scraped here, and on a busy machine answers take their time: the probe's acceptance and text decide.
-    "analysis": {name: {"enabled": False} for name in ("speed", "ttft", "latency", "errors")}
-    | {"acceptanceLength": {"limit": 50, "minSamples": 1}},
+    "analysis": each_gate(enabled=False) | {"acceptanceLength": {"limit": 50, "minSamples": 1}, "restarts": {}},
     "probe": {"prompts": 8, "maxTokens": 16, "promptsPerMinute": 6000},
 }
 NEVER = {"metadata": {"annotations": {"sim/ready": "false"}}}

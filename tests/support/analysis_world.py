@@ -7,14 +7,15 @@ import random
 from dataclasses import dataclass, replace
 
 from dflash_controller.analysis.verdict import AnalysisRequest, Judgement, MetricVerdict
-from dflash_controller.api.defaults import GATES, Gate
+from dflash_controller.api.defaults import GATES
+from dflash_controller.api.gates import GATE_SPECS, Gate, Role
 from dflash_controller.model.counters import Answer, CounterSeries, CounterSnapshot, Evidence, Histogram, ProbeRun
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, math.inf)
 
 DRAFTER = AnalysisRequest(dict(GATES), True, 5.0, 16, 16, concurrent=True, warm_up_s=60.0)
 """The drafter changed, at the same block."""
-TARGET = replace(DRAFTER, gates={m: GATES[m] for m in ("ttft", "latency", "errors", "restarts")}, text_gates=False)
+TARGET = replace(DRAFTER, gates={m: GATES[m] for m, spec in GATE_SPECS.items() if spec.role is Role.GUARDRAIL}, text_gates=False)
 """The target changed."""
 
 

@@ -12,18 +12,18 @@ from typing import Any
 
 from testbed import binaries
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 
 API_VERSION = "serving.dflash.io/v1alpha1"
 UNJUDGED = {
-    "analysis": {name: {"enabled": False} for name in ("acceptanceLength", "speed", "ttft", "latency", "errors", "restarts")},
+    "analysis": each_gate(enabled=False),
     "probe": {"enabled": False},
 }
 """Part of ``spec.rollout``: a candidate that serves is promoted. For tests of how replicas are replaced, not of when."""
 JUDGED = {
-    "analysis": {name: {"interval": "1s"} for name in ("ttft", "latency", "errors", "restarts")}
-    | {"acceptanceLength": {"interval": "1s", "limit": 15}, "speed": {"interval": "1s", "limit": 25}},
+    "analysis": each_gate(interval="1s") | {"acceptanceLength": {"interval": "1s", "limit": 15}, "speed": {"interval": "1s", "limit": 25}},
     "probe": {"prompts": 24, "maxTokens": 32, "promptsPerMinute": 6000},
 }
 """Part of ``spec.rollout``: judged by a probe of some seconds, looked at every second. So few and short answers tell no small difference,

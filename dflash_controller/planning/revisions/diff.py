@@ -1,26 +1,18 @@
-"""What a candidate changes, and therefore what it is judged by.
-
-Metrics are compared only where the change could not alter them by its nature: acceptance length falls with the block size, and another
-target is another model altogether.
-"""
+"""What a candidate changes, and therefore what it is judged by."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dflash_controller.analysis.gates import applicable
 from dflash_controller.analysis.verdict import AnalysisRequest
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.engines.resolved import PART_OF_FIELD
-from dflash_controller.model.change import Part
+from dflash_controller.model.change import Change, Part
 from dflash_controller.planning.revisions.revision import Revision
 
-_ALL = frozenset({"acceptanceLength", "speed", "ttft", "latency", "errors", "restarts"})
-_JUDGED = {
-    Part.TARGET: frozenset({"errors", "restarts"}),
-    Part.DRAFTER: _ALL,
-    Part.BLOCK_SIZE: _ALL - {"acceptanceLength"},
-    Part.ENGINE: _ALL,
-}
+TEXT_STAYS = frozenset({Part.DRAFTER, Part.BLOCK_SIZE})
+"""Changes that leave the text as it is. Other kernels round otherwise, and another target says something else."""
 
 
 def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
@@ -41,26 +33,22 @@ def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
 
 
 def question(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool, warm_up_s: float) -> AnalysisRequest | None:
-    """What the candidate is asked; None where nothing that matters has changed, or every gate is switched off.
-
-    Text can be compared while engine and target stay the same: other kernels round otherwise, and another target says something else.
-    """
+    """What the candidate is asked; None where nothing that matters has changed, or every gate is switched off."""
     parts = changed(stable, candidate)
     if not parts:
         return None
-    judged = frozenset.intersection(*(_JUDGED[part] for part in parts))
-    if min(stable.speculation.max_block_size, candidate.speculation.max_block_size) <= 1:
-        judged -= {"acceptanceLength"}
+    change = Change(parts, candidate.speculation.max_block_size, stable.speculation.max_block_size)
+    judged = applicable(change)
     gates = {name: gate for name, gate in policy.analysis.items() if name in judged and gate.enabled}
-    text = policy.probe.enabled and parts <= {Part.DRAFTER, Part.BLOCK_SIZE}
+    text = policy.probe.enabled and parts <= TEXT_STAYS
     if not gates and not text:
         return None
     return AnalysisRequest(
         gates=gates,
         text_gates=text,
         max_mismatch_percent=policy.probe.max_mismatch_percent,
-        candidate_block=candidate.speculation.max_block_size,
-        stable_block=stable.speculation.max_block_size,
+        candidate_block=change.candidate_block,
+        stable_block=change.stable_block,
         concurrent=concurrent,
         warm_up_s=warm_up_s,
     )

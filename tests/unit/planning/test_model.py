@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from dflash_controller.analysis.verdict import MetricVerdict, Outcome
 from dflash_controller.api import names
+from dflash_controller.api.gates import GATE_SPECS
 from tests.support.planning_watch import Watch, scene
 from tests.support.planning_world import BIASED, FAILED, NODES, PASSED, UNDECIDED, World
 
@@ -35,7 +36,7 @@ BUDGETS = (
 )
 VERDICTS = tuple(
     MetricVerdict(metric, Outcome.INCONCLUSIVE, "too few samples " * 40, candidate=1.02, stable=6.4, samples=12.0, age_s=3.5)
-    for metric in ("acceptanceLength", "speed", "ttft", "latency", "errors", "restarts", "text")
+    for metric in (*GATE_SPECS, "text")
 )
 JUDGEMENTS = {
     outcome: replace(judgement, verdicts=VERDICTS)
