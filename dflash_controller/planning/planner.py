@@ -21,10 +21,11 @@ from dflash_controller.planning.children.shared import other_children, shared_ch
 from dflash_controller.planning.children.workloads import clean_up, workload_steps
 from dflash_controller.planning.replicas.count import pools
 from dflash_controller.planning.replicas.scaling import Budget, frozen_goals, next_replicas, rollout_goals
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, stable_revision
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
+from dflash_controller.planning.revisions.stored import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
@@ -52,21 +53,23 @@ REQUEUE_AFTER_S = 60.0
 TERMINATING_S = 15.0
 
 
-def decide(snapshot: Snapshot, context: PlannerInputs) -> Plan:
-    """What to write next, and the status to show. Level-based: the same for every trigger, and nothing is remembered between calls."""
+def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) -> Plan:
+    """What to write next, and the status to show. Level-based: the same for every trigger, and nothing is remembered between calls.
+
+    ``stored``: the snapshot's revisions.
+    """
     deployment = snapshot.deployment
     if deployment is None or being_deleted(deployment):
         return Plan()
     spec = parse_spec(deployment)
-    stored = [(item, read(item)) for item in snapshot.revisions]
-    records = tuple(record for _, record in stored if record is not None)
     state = ReconcileState(
         snapshot,
         deployment,
         context,
         spec if isinstance(spec, Spec) else None,
-        records=records,
-        stable=stable_revision(records),
+        stored,
+        records=stored.records,
+        stable=stored.stable,
         pools=tuple(pools(snapshot)),
     )
     if not isinstance(spec, Spec):
@@ -75,13 +78,13 @@ def decide(snapshot: Snapshot, context: PlannerInputs) -> Plan:
     state = replace(
         state,
         budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable),
-        pin=pinned(deployment, records),
+        pin=pinned(deployment, stored.records),
     )
 
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
         return replace(_blocked(state, blockers.name_taken(strangers)), requeue_after_s=REQUEUE_AFTER_S)
-    if unreadable := [item for item, record in stored if record is None]:
-        return _blocked(state, blockers.revisions_unreadable(unreadable))
+    if stored.unreadable:
+        return _blocked(state, blockers.revisions_unreadable(stored.unreadable))
     state, finished = finish_collapse(state)
     asked = _wanted(state, spec)
     if isinstance(asked, Blocker):
@@ -108,6 +111,7 @@ def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | B
     wanted = desired_revision(
         spec,
         state.records,
+        state.stable,
         lambda carried: resolve(spec, key.name, key.namespace, context.catalog, context.defaults, carried),
     )
     if isinstance(wanted, list):
@@ -123,9 +127,8 @@ def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | B
 
 def _blocked(state: ReconcileState, blocker: Blocker) -> Plan:
     """Nothing is written but the status: what runs keeps running."""
-    candidate = next((record for record in state.records if record.state is RevisionState.CANDIDATE), None)
     wanted = {pool.revision: pool.wanted for pool in state.pools}
-    state = replace(state, blocker=blocker, candidate=candidate, wanted=wanted)
+    state = replace(state, blocker=blocker, candidate=state.stored.candidate, wanted=wanted)
     return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status(state))
 
 
@@ -195,7 +198,8 @@ def _carry_on(
         *_phase_reached(state, shown),
         *(_announced(state, ConditionType.STALLED, reason, message) if terminal else ()),
     )
-    return Plan(steps, shown, _requeue_after_s(state), state.decision, outcome.probe if outcome and not ends else None)
+    probe = outcome.probe if outcome and not ends else None
+    return Plan(steps, shown, _requeue_after_s(state), state.decision, probe, stores_learned=bool(learned))
 
 
 def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[ReconcileState, list[Step]]:

@@ -72,8 +72,16 @@ def _own_candidate(state: ReconcileState) -> Revision | None:
 
 def judged(state: ReconcileState, spec: Spec, stable: Revision) -> DrafterHealth:
     """Whether the drafter in force is accepted."""
-    context, status = state.context, state.deployment.get("status") or {}
-    return judge(context.tuning.recent, context.now.timestamp(), stable, state.records, status, spec.block_size)
+    context, status, before = state.context, state.deployment.get("status") or {}, state.stored.stable
+    return judge(
+        context.tuning.recent,
+        before.name if before else None,
+        context.now.timestamp(),
+        stable,
+        state.records,
+        status,
+        spec.block_size,
+    )
 
 
 def _fallback(state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, tuning: TuningPolicy) -> Fallback | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dflash_controller.api import names
@@ -10,13 +11,11 @@ from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.counters import CounterSeries
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.model.snapshot import Key, Object, Snapshot
+from dflash_controller.model.snapshot import Key, Object
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.pipeline.source import Source, Target
 from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics
-from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import stable_revision
-from dflash_controller.planning.revisions.revision import Revision, RevisionState, read
+from dflash_controller.planning.revisions.stored import StoredRevisions, read_stored
 from dflash_controller.planning.state.inputs import NOT_MEASURED, MetricsHealth
 
 _FIELDS = {
@@ -33,13 +32,15 @@ class Measurements:
 
     def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: DisplaySettings) -> None:
         self._store = store
+        self._stored: dict[Key, StoredRevisions] = {}
+        """The revisions of the fleet as the round that is under way found them."""
         self.collector = Collector(targets=self._targets, source=source, shown=self._shown, changed=changed, settings=settings)
 
-    def worth_showing(self, key: Key, stable: str | None) -> Mapping[str, float] | None:
-        """The metrics the status of the stable revision (its name) is to show, by field; None to leave them."""
-        if stable is None:
+    def worth_showing(self, key: Key, stored: StoredRevisions) -> Mapping[str, float] | None:
+        """The metrics the status is to show of the stable revision, by field; None to leave them."""
+        if stored.stable is None:
             return None
-        values = self.collector.display(key, stable.removeprefix(f"{key.name}-"))
+        values = self.collector.display(key, stored.stable.hash)
         return None if values is None else {_FIELDS[name]: value for name, value in values.items()}
 
     def health(self, key: Key) -> MetricsHealth:
@@ -47,31 +48,29 @@ class Measurements:
         found = self.collector.health(key)
         return NOT_MEASURED if found is None else MetricsHealth(found.available, Reason(found.reason), found.message)
 
-    def evidence(self, snapshot: Snapshot) -> tuple[Mapping[str, tuple[CounterSeries, ...]], str | None]:
+    def evidence(self, key: Key, stored: StoredRevisions) -> tuple[Mapping[str, tuple[CounterSeries, ...]], str | None]:
         """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
-        candidate = next((revision_of(item) for item in snapshot.revisions if _state(item) == RevisionState.CANDIDATE), None)
+        candidate, stable = stored.candidate, stored.stable
         if candidate is None:
             return {}, None
-        stable = stable_revision([record for item in snapshot.revisions if (record := read(item)) is not None])
-        tried, before, failure = self.collector.evidence(snapshot.key, candidate, stable.hash if stable else None)
-        return {candidate: tried} | ({stable.hash: before} if stable else {}), failure
+        tried, before, failure = self.collector.evidence(key, candidate.hash, stable.hash if stable else None)
+        return {candidate.hash: tried} | ({stable.hash: before} if stable else {}), failure
 
     def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
-        """What the pods of the stable revision (its name) did since this was last asked; nothing where tuning is Off."""
-        return self.collector.load_samples(key, stable.removeprefix(f"{key.name}-"))
+        """What the pods of the stable revision (its hash) did since this was last asked; nothing where tuning is Off."""
+        return self.collector.load_samples(key, stable)
 
     def measured(self, key: Key, stable: str) -> int:
-        """Pods of the stable revision (its name) that were measured in the last round."""
-        return self.collector.answered(key, stable.removeprefix(f"{key.name}-"))
+        """Pods of the stable revision (its hash) that were measured in the last round."""
+        return self.collector.answered(key, stable)
 
     def _targets(self) -> Iterator[Target]:
-        records: dict[tuple[Key, str], Revision] = {}
+        by_deployment: defaultdict[Key, list[Object]] = defaultdict(list)
         for item in self._store.revisions():
-            if record := read(item):
-                metadata = item["metadata"]
-                records[Key(metadata["namespace"], metadata["labels"][names.LABEL_DEPLOYMENT]), record.hash] = record
-        tuned = {key for key in {key for key, _ in records} if self._tuned(key)}
-        on_trial = {key for (key, _), record in records.items() if record.state is RevisionState.CANDIDATE}
+            by_deployment[Key(item["metadata"]["namespace"], item["metadata"]["labels"][names.LABEL_DEPLOYMENT])].append(item)
+        self._stored = {key: read_stored(items) for key, items in by_deployment.items()}
+        records = {(key, record.hash): record for key, stored in self._stored.items() for record in stored.records}
+        tuned = {key for key in self._stored if self._tuned(key)}
         for key, pod in self._store.pods():
             found = records.get((key, pod.revision))
             if found is not None and pod.serving and pod.ip:
@@ -86,7 +85,7 @@ class Measurements:
                     engine=found.resolved.engine,
                     speculation_on=found.speculation.max_block_size > 1,
                     ready_at_s=pod.ready_since.timestamp() if pod.ready_since else 0.0,
-                    on_trial=key in on_trial,
+                    on_trial=self._stored[key].candidate is not None,
                     tuned=key in tuned,
                 )
 
@@ -99,13 +98,10 @@ class Measurements:
         deployment = self._store.snapshot(key).deployment
         if deployment is None:
             return None
-        status = deployment.get("status") or {}
-        metric_values = status.get("metrics") or {}
-        revision = str(status.get("stableRevision") or "").removeprefix(f"{key.name}-")
-        return StatusMetrics(revision, {name: float(metric_values[field]) for name, field in _FIELDS.items() if field in metric_values})
-
-
-def _state(revision: Object) -> str | None:
-    """Read without the rest: most deployments have no candidate, and this is asked at every look."""
-    state: str | None = (revision["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE)
-    return state
+        stored, status = self._stored.get(key), deployment.get("status") or {}
+        if stored is None or stored.stable is None:
+            return StatusMetrics("")
+        metric_values = (status.get("metrics") if status.get("stableRevision") == stored.stable.name else None) or {}
+        return StatusMetrics(
+            stored.stable.hash, {name: float(metric_values[field]) for name, field in _FIELDS.items() if field in metric_values}
+        )

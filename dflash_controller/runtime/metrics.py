@@ -27,7 +27,7 @@ _OF = ("namespace", "deployment")
 
 @dataclass(frozen=True, slots=True)
 class StatusMetrics:
-    """What a deployment's status says that metrics repeat."""
+    """What metrics show of a deployment: its revisions, and what its status says."""
 
     phase: str
     revisions: Mapping[str, str]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from dflash_controller.api import names
 from dflash_controller.catalog import Catalog
 from dflash_controller.cluster.errors import Forbidden, Invalid
 from dflash_controller.cluster.executor import Executor
@@ -14,9 +13,10 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
+from dflash_controller.planning.revisions.stored import StoredRevisions, read_stored
 from dflash_controller.planning.state.blockers import refused
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
-from dflash_controller.planning.state.plan import Annotate, Plan
+from dflash_controller.planning.state.plan import Plan
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.prober import Prober
@@ -71,55 +71,57 @@ class Reconciler:
             snapshot = await self._reader.refresh(key)
         else:
             snapshot = await self._reader.with_dead_nodes(self._store.snapshot(key))
-        plan = self._plan(snapshot)
+        stored = read_stored(snapshot.revisions)
+        plan = self._plan(snapshot, stored)
         if plan.irreversible and not snapshot.live:
             snapshot = await self._reader.refresh(key)
-            plan = self._plan(snapshot)
+            stored = read_stored(snapshot.revisions)
+            plan = self._plan(snapshot, stored)
         try:
             result = await self._executor.execute(plan, snapshot)
         except (Forbidden, Invalid) as error:
             # Said in the status, and tried again: a right may be granted, a CustomResourceDefinition upgraded.
             refusal = refused(error.message, forbidden=isinstance(error, Forbidden))
-            await self._executor.execute(self._plan(snapshot, refusal), snapshot)
+            await self._executor.execute(self._plan(snapshot, stored, refusal), snapshot)
             raise
         self._prober.want(key, plan.probe)
         if plan.decision is not None:
             self._tuners.decided(key, plan.decision)
             self._metrics.tuned(key, plan.decision)
-        if any(isinstance(step, Annotate) and names.ANNOTATION_LEARNED in step.annotations for step in plan.steps):
+        if plan.stores_learned:
             self._tuners.stored(key)
-        self._show(key)
+        self._show(key, stored)
         if result.writes > result.status_written:
             return 0.0
         waits = [wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None]
         return min(waits, default=None)
 
-    def _plan(self, snapshot: Snapshot, refusal: Blocker | None = None) -> Plan:
-        deployment = snapshot.deployment
-        if deployment is None:
+    def _plan(self, snapshot: Snapshot, stored: StoredRevisions, refusal: Blocker | None = None) -> Plan:
+        if snapshot.deployment is None:
             return Plan()
-        key, stable = snapshot.key, (deployment.get("status") or {}).get("stableRevision")
-        traces, failure = self._measurements.evidence(snapshot)
+        key = snapshot.key
+        traces, failure = self._measurements.evidence(key, stored)
         return decide(
             snapshot,
+            stored,
             PlannerInputs(
                 now=self._now(),
                 defaults=self._defaults,
                 catalog=self._catalog,
-                metric_values=self._measurements.worth_showing(key, stable),
+                metric_values=self._measurements.worth_showing(key, stored),
                 metrics=self._measurements.health(key),
                 traces=traces,
                 metrics_failure=failure,
                 probes=self._prober.answers(key),
                 probe_error=self._prober.error(key),
-                tuning=self._tuners.knowledge(snapshot),
+                tuning=self._tuners.knowledge(snapshot, stored),
                 tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
                 refusal=refusal,
             ),
         )
 
-    def _show(self, key: Key) -> None:
+    def _show(self, key: Key, stored: StoredRevisions) -> None:
         snapshot = self._store.snapshot(key)
         deployment = snapshot.deployment
         if deployment is None:
@@ -128,8 +130,8 @@ class Reconciler:
             return
         status = deployment.get("status") or {}
         revisions = {
-            item["name"].removeprefix(f"{key.name}-"): "stable" if item["name"] == status.get("stableRevision") else item["state"].lower()
-            for item in status.get("revisions") or ()
+            record.hash: "stable" if stored.stable is not None and record.hash == stored.stable.hash else record.state.value.lower()
+            for record in stored.records
         }
         rollout = status.get("rollout") or {}
         starts = [

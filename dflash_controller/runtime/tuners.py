@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from dflash_controller.api import names
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
-from dflash_controller.api.speculation import Off, Speculation, parse_speculation
 from dflash_controller.engines.resolved import STEP_TIME_FIELDS
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.model.snapshot import Key, Object, Snapshot
-from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.stored import StoredRevisions
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.status.tuning import reported_decision
 from dflash_controller.tuner.decision import TunerDecision
@@ -43,7 +42,8 @@ class _Case:
     """One deployment."""
 
     stable: str
-    curve: str
+    """The name of the stable revision."""
+    curve: tuple[object, ...]
     learner: Learner
     stored_at_s: float
     """When what was learned was last kept with a revision, or when it was first looked at."""
@@ -68,18 +68,15 @@ class Tuners:
         self._slot_s = slot_s
         self._cases: dict[Key, _Case] = {}
 
-    def knowledge(self, snapshot: Snapshot) -> Knowledge:
-        """What is known at this look; nothing before a revision is in force."""
-        key, now = snapshot.key, self._now()
-        stable = str(((snapshot.deployment or {}).get("status") or {}).get("stableRevision") or "")
-        item = next((one for one in snapshot.revisions if one["metadata"]["name"] == stable), None)
-        if item is None:
+    def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
+        """What is known at this look; nothing before a revision is in force. ``stored``: the snapshot's revisions."""
+        key, now, stable = snapshot.key, self._now(), stored.stable
+        if stable is None:
             return Knowledge()
-        case = self._case(key, stable, item, snapshot, now.timestamp())
-        speculation = _speculation(item)
+        case = self._case(key, stable, stored.records, now.timestamp())
         new = [
-            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, speculation))
-            for load_sample in self._measured.load_samples(key, stable)
+            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, stable.speculation))
+            for load_sample in self._measured.load_samples(key, stable.hash)
         ]
         if new:
             case.learner.take(new, now.timestamp())
@@ -87,7 +84,7 @@ class Tuners:
             case.recent.extend(new)
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
-        measured = self._measured.measured(key, stable)
+        measured = self._measured.measured(key, stable.hash)
         if measured >= needed(sum(pod.serving for pod in snapshot.pods)):
             case.short_since_s = None
         elif case.short_since_s is None:
@@ -123,17 +120,17 @@ class Tuners:
         """The deployment is gone."""
         self._cases.pop(key, None)
 
-    def _case(self, key: Key, stable: str, item: Object, snapshot: Snapshot, now_s: float) -> _Case:
-        case, curve = self._cases.get(key), _curve(item)
-        if case is not None and case.stable == stable:
+    def _case(self, key: Key, stable: Revision, records: Sequence[Revision], now_s: float) -> _Case:
+        case, curve = self._cases.get(key), _curve(stable)
+        if case is not None and case.stable == stable.name:
             return case
         if case is not None and case.curve == curve:
-            case.stable = stable
+            case.stable = stable.name
             case.stored_at_s = 0.0  # what is known is kept at once: after a change it is needed most
             case.recent.clear()
             return case
-        kept_with, record = _kept(stable, snapshot)
-        case = _Case(stable, curve, Learner.from_json(record, slot_s=self._slot_s), now_s, kept_with=kept_with)
+        kept_with, record = _kept(stable, records)
+        case = _Case(stable.name, curve, Learner.from_json(record, slot_s=self._slot_s), now_s, kept_with=kept_with)
         self._cases[key] = case
         return case
 
@@ -153,28 +150,16 @@ def _window_s(snapshot: Snapshot) -> int:
         return TUNING_WINDOW_S
 
 
-def _speculation(item: Object) -> Speculation:
-    """In force in a stored revision; one that cannot be read obstructs every plan, so what is said here does not matter."""
-    try:
-        return parse_speculation(item["data"]["speculation"])
-    except (KeyError, TypeError, ValueError):
-        return Off()
+def _curve(record: Revision) -> tuple[object, ...]:
+    return tuple(getattr(record.resolved, name) for name in STEP_TIME_FIELDS)
 
 
-def _curve(item: Object) -> str:
-    resolved = (item.get("data") or {}).get("resolved") or {}
-    return json.dumps([resolved.get(name) for name in STEP_TIME_FIELDS], sort_keys=True)
-
-
-def _kept(stable: str, snapshot: Snapshot) -> tuple[str | None, Any]:
-    """What was kept with the revision in force, or, where it has nothing yet, with the newest one that has the same curve; and which."""
-    by_age = sorted(snapshot.revisions, key=lambda item: (item["metadata"]["name"] == stable, item.get("revision", 0)), reverse=True)
-    curve = next((_curve(item) for item in by_age if item["metadata"]["name"] == stable), None)
-    for item in by_age:
-        text = (item["metadata"].get("annotations") or {}).get(names.ANNOTATION_LEARNED)
-        if text and _curve(item) == curve:
+def _kept(stable: Revision, records: Sequence[Revision]) -> tuple[str | None, Any]:
+    """What was kept with the stable revision, or, where it has nothing yet, with the newest one that has the same curve; and which."""
+    for record in sorted(records, key=lambda record: (record.hash == stable.hash, record.number), reverse=True):
+        if record.learned and _curve(record) == _curve(stable):
             try:
-                return item["metadata"]["name"], json.loads(text)
+                return record.name, json.loads(record.learned)
             except ValueError:
-                _log.warning("%s: what the tuner had learned cannot be read; it learns anew", revision_of(item))
+                _log.warning("%s: what the tuner had learned cannot be read; it learns anew", record.hash)
     return None, None

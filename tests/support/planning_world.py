@@ -22,6 +22,7 @@ from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.revisions.stored import read_stored
 from dflash_controller.planning.state.inputs import NOT_MEASURED, Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 
@@ -53,6 +54,8 @@ class World:
         self.pods: dict[str, dict[str, Any]] = {}
         self.kinds = frozenset[str]()
         self.metrics = NOT_MEASURED
+        self.metric_values: dict[str, float] | None = None
+        """Metrics of the stable revision worth showing, by status field."""
         self.judgement = PASSED
         """What the analysis says of any candidate."""
         self.question: AnalysisRequest | None = None
@@ -87,6 +90,7 @@ class World:
             self.now,
             self.defaults,
             CATALOG,
+            metric_values=self.metric_values,
             metrics=self.metrics,
             probes=self.probes,
             probe_error=self.probe_error,
@@ -94,7 +98,8 @@ class World:
             tuning=self.tuning,
         )
         with patch("dflash_controller.planning.rollout.canary.judge", self._judge):
-            return decide(self.snapshot(), context)
+            snapshot = self.snapshot()
+            return decide(snapshot, read_stored(snapshot.revisions), context)
 
     def _judge(self, question: AnalysisRequest, evidence: Evidence, now_s: float) -> Judgement:
         self.question, self.evidence = question, evidence

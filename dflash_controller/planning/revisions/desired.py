@@ -29,13 +29,8 @@ class PendingRevision:
     resolved: Resolved
 
 
-def stable_revision(records: Sequence[Revision]) -> Revision | None:
-    """The Stable revision with the highest number: a promotion that was cut short leaves an older one marked Stable too."""
-    return max((record for record in records if record.state is RevisionState.STABLE), key=lambda record: record.number, default=None)
-
-
 def desired_revision(
-    spec: Spec, records: Sequence[Revision], resolve: Callable[[Resolved | None], Resolved | list[Problem]]
+    spec: Spec, records: Sequence[Revision], stable: Revision | None, resolve: Callable[[Resolved | None], Resolved | list[Problem]]
 ) -> Revision | PendingRevision | list[Problem]:
     """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
 
@@ -45,7 +40,6 @@ def desired_revision(
     for another reason.
     """
     inputs = revision_inputs(spec)
-    stable = stable_revision(records)
     alike = sorted((record for record in records if record.same_intent(inputs)), key=lambda record: record.number, reverse=True)
     if alike:
         resolved = alike[0].resolved

@@ -94,6 +94,7 @@ def limits(block: int) -> tuple[float, float]:
 
 def judge(
     load_samples: Iterable[LoadSample],
+    measured: str | None,
     now_s: float,
     stable: Revision,
     records: Sequence[Revision],
@@ -102,8 +103,9 @@ def judge(
 ) -> DrafterHealth:
     """Judge the revision in force.
 
-    ``load_samples``: of the last ``LOOK_BACK_S``, of the revision that ``status`` (as last written) calls stable; where that is another
-    one, neither they nor what ``status`` says counts. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked for.
+    ``load_samples``: of the last ``LOOK_BACK_S``, of the revision named ``measured``; where that is another one, they do not count. Neither
+    does what ``status``, as last written, says of another revision. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked
+    for.
 
     Without enough traffic what was said of this revision stands: an idle drafter has neither recovered nor collapsed. Where nothing was
     said the answer is Unknown, as everywhere where nothing was measured; it raises no alarm. A switch-off that the user did not ask for
@@ -112,8 +114,9 @@ def judge(
     """
     if isinstance(stable.speculation, Off):
         return _off(stable, records, asked_block)
+    # A condition names no revision. The status that shows it does.
     ours = status.get("stableRevision") == stable.name
-    seen = [load_sample for load_sample in load_samples if ours and load_sample.block > 1 and load_sample.steps > 0]
+    seen = [load_sample for load_sample in load_samples if measured == stable.name and load_sample.block > 1 and load_sample.steps > 0]
     before = get_condition(status.get("conditions") or (), ConditionType.SPECULATION_HEALTHY) if ours else None
     words = _found_before(before, stable)
     pool = _pooled(seen, now_s, TELL_STEPS, WINDOW_S)

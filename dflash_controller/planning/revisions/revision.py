@@ -67,6 +67,8 @@ class Revision:
     trial: Trial
     probe: ProbeRun | None
     """Its answers to the probe's prompts, where it has been asked."""
+    learned: str | None
+    """What the tuner has learned, as JSON, where that is kept with it."""
     source: Object
     """The ControllerRevision it was read from."""
 
@@ -107,6 +109,7 @@ def read(revision: Object) -> Revision | None:
             workload=data["workload"],
             history=tuple(json.loads(annotations.get(names.ANNOTATION_HISTORY, "[]"))),
             probe=_probe(annotations.get(names.ANNOTATION_PROBE)),
+            learned=annotations.get(names.ANNOTATION_LEARNED) or None,
             trial=Trial.from_json(annotations.get(names.ANNOTATION_TRIAL)),
             source=revision,
         )

@@ -62,7 +62,7 @@ class PlannerInputs:
     defaults: OperatorDefaults
     catalog: Catalog
     metric_values: Mapping[str, float] | None = None
-    """Metrics of the stable revision worth showing from now on, by status field; None: what is shown stands."""
+    """Metrics of the revision that is stable before the plan, worth showing from now on, by status field; None: what is shown stands."""
     metrics: MetricsHealth = NOT_MEASURED
     traces: Mapping[str, tuple[CounterSeries, ...]] = field(default_factory=dict)
     """What the engines counted, by revision."""

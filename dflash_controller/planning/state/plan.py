@@ -97,6 +97,8 @@ class Plan:
     """The tuner's, to be logged and counted; what is to be done about it is among the steps."""
     probe: ProbeRequest | None = None
     """The prompts to be sent meanwhile; None: none, and what is under way is broken off."""
+    stores_learned: bool = False
+    """A step keeps ``Knowledge.record`` with the stable revision."""
 
     @property
     def irreversible(self) -> bool:

@@ -12,6 +12,7 @@ from dflash_controller.planning.replicas.scaling import Budget, Pool
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.stored import StoredRevisions
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.tuner.decision import TunerDecision
 
@@ -24,6 +25,8 @@ class ReconcileState:
     deployment: Object
     context: PlannerInputs
     spec: Spec | None
+    stored: StoredRevisions
+    """The revisions before this plan."""
     blocker: Blocker | None = None
     records: tuple[Revision, ...] = ()
     stable: Revision | None = None

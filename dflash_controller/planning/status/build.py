@@ -61,10 +61,11 @@ def _revision(model: ModelRef) -> str:
 
 def _metric_values(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Those of the stable revision. Metrics of an earlier one would be read as the new one's, so they go with it."""
-    if state.stable is None or shown.get("stableRevision") != state.stable.name:
+    stable, before = state.stable, state.stored.stable
+    if stable is None:
         return None
-    current: Mapping[str, Any] = shown.get("metrics") or {}
-    new = state.context.metric_values or {}
+    current: Mapping[str, Any] = (shown.get("metrics") if shown.get("stableRevision") == stable.name else None) or {}
+    new = (state.context.metric_values if before is not None and before.hash == stable.hash else None) or {}
     if all(current.get(name) == value for name, value in new.items()):
         return current or None
     return {**current, **new, "measuredAt": timestamp(state.context.now)}

@@ -1,4 +1,4 @@
-"""Which pods the collector is asked to measure, and how the runtime asks for load samples: by the names it knows."""
+"""Which pods the collector is asked to measure, and what the runtime gets of the stable revision."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.status_values.display import DisplaySettings
+from dflash_controller.planning.revisions.stored import read_stored
 from dflash_controller.runtime.measurements import Measurements
 from tests.support.planning_world import KEY, World
 
@@ -60,8 +61,10 @@ class Fleet:
         self.store.put(kinds.DFLASH_DEPLOYMENT, deployment)
         for revision in snapshot.revisions:
             self.store.put(kinds.CONTROLLER_REVISION, revision)
-        self.stable = str(deployment["status"]["stableRevision"])
-        labels = {names.LABEL_REVISION: self.stable.removeprefix(f"{KEY.name}-"), names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
+        stable = read_stored(snapshot.revisions).stable
+        assert stable is not None
+        self.stable = stable.hash
+        labels = {names.LABEL_REVISION: self.stable, names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
         self.store.put(
             kinds.POD,
             {
@@ -76,6 +79,7 @@ class Fleet:
                 "status": {"podIP": "127.0.0.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
             },
         )
+        self.deployment = deployment
         self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings())
 
 
@@ -88,12 +92,21 @@ async def test_pods_are_tuned_unless_the_user_says_off(tuning: dict[str, Any] | 
     assert [(target.pod, target.tuned) for target in fleet.source.asked] == [("demo-x", tuned)]
 
 
-async def test_stretches_and_measured_pods_are_asked_for_by_the_name_of_the_stable_revision() -> None:
+async def test_stretches_and_measured_pods_are_those_of_the_stable_revision() -> None:
     fleet = Fleet(None)
     assert fleet.measurements.measured(KEY, fleet.stable) == 0
     await fleet.measurements.collector.round()
     assert fleet.measurements.measured(KEY, fleet.stable) == 1
-    assert fleet.measurements.measured(KEY, "demo-other") == 0
+    assert fleet.measurements.measured(KEY, "other") == 0
     (told,) = fleet.measurements.load_samples(KEY, fleet.stable)
     assert (told.block, told.committed, told.steps) == (8, 48_000, 8000)
     assert fleet.measurements.load_samples(KEY, fleet.stable) == []
+
+
+async def test_the_stable_revision_is_measured_also_where_the_status_was_lost() -> None:
+    fleet = Fleet(None)
+    lost = {key: value for key, value in fleet.deployment.items() if key != "status"}
+    fleet.store.put(kinds.DFLASH_DEPLOYMENT, lost | {"metadata": fleet.deployment["metadata"] | {"resourceVersion": "1000000"}})
+    assert "status" not in (fleet.store.snapshot(KEY).deployment or {})
+    await fleet.measurements.collector.round()
+    assert len(fleet.measurements.load_samples(KEY, fleet.stable)) == 1

@@ -13,15 +13,23 @@ import pytest
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
-from dflash_controller.api.speculation import Fixed
+from dflash_controller.api.speculation import Fixed, parse_speculation
 from dflash_controller.cli.replay import main as replay
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
+from dflash_controller.planning.revisions.revision import RevisionState, data, manifest
+from dflash_controller.planning.revisions.stored import read_stored
+from dflash_controller.planning.revisions.trial_state import Trial
+from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.runtime.logs import JsonFormatter
 from dflash_controller.runtime.tuners import Tuners
 from dflash_controller.tuner.decision import TunerDecision
+from dflash_controller.tuner.policy import decide
+from tests.support.render_inputs import deployment, resolved
+from tests.support.tuner_inputs import AUTO, tuner_inputs
 
 KEY = Key("models", "chat")
+RESOLVED = resolved(deployment())
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -48,6 +56,15 @@ class Room:
         self.measured = Measured()
         self.tuners = Tuners(self.measured, record_s, lambda: self.now)
 
+    def look(
+        self, *revisions: dict[str, Any], state: RevisionState = RevisionState.STABLE, pods: tuple[Pod, ...] = (), **spec: Any
+    ) -> Knowledge:
+        """What is known where the last of these revisions has this state, and the status was lost."""
+        for item in revisions:
+            item["metadata"]["annotations"][names.ANNOTATION_STATE] = (state if item is revisions[-1] else RevisionState.RETIRED).value
+        seen = Snapshot(KEY, {"spec": spec}, revisions=revisions, pods=pods)
+        return self.tuners.knowledge(seen, read_stored(seen.revisions))
+
     def serve(self, minutes: int, block: int = 16) -> None:
         for _ in range(minutes):
             self.now += timedelta(minutes=1)
@@ -55,13 +72,13 @@ class Room:
             self.measured.waiting.append(LoadSample(at_s, 60.0, block, 8.0, 0.01, 40_000.0, 200_000.0, 200_000.0))
 
 
-def revision(name: str, number: int = 1, learned: str | None = None, *, speculation: Any = None, **resolved: Any) -> dict[str, Any]:
-    annotations = {names.ANNOTATION_LEARNED: learned} if learned is not None else {}
-    return {
-        "metadata": {"name": name, "annotations": annotations},
-        "revision": number,
-        "data": {"resolved": {"engine": "sglang", **resolved}, "speculation": speculation or {"mode": "Fixed", "blockSize": 16}},
-    }
+def revision(name: str, number: int = 1, learned: str | None = None, *, speculation: Any = None, **changes: Any) -> dict[str, Any]:
+    """A ControllerRevision; where there are several, the last one is stable."""
+    content = data({}, None, parse_speculation(speculation or {"mode": "Fixed", "blockSize": 16}), replace(RESOLVED, **changes), {})
+    item = manifest(KEY.name, KEY.namespace, {}, name.removeprefix("chat-"), number, content, RevisionState.STABLE, [], Trial())
+    if learned is not None:
+        item["metadata"]["annotations"][names.ANNOTATION_LEARNED] = learned
+    return item
 
 
 def engine(name: str) -> Pod:
@@ -79,30 +96,25 @@ def engine(name: str) -> Pod:
     )
 
 
-def snapshot(*revisions: dict[str, Any], stable: str | None = None, **spec: Any) -> Snapshot:
-    deployment = {"spec": spec, "status": {"stableRevision": stable or revisions[0]["metadata"]["name"]}}
-    return Snapshot(KEY, deployment, revisions=revisions)
-
-
 def test_nothing_is_known_before_a_revision_is_in_force() -> None:
-    assert Room().tuners.knowledge(Snapshot(KEY, {"spec": {}}, revisions=(revision("chat-ra"),))).learned is None
+    assert Room().look(revision("chat-ra"), state=RevisionState.CANDIDATE).learned is None
 
 
 def test_what_was_served_is_learned_once_and_the_last_minutes_are_at_hand() -> None:
     room = Room()
     room.serve(3)
-    known = room.tuners.knowledge(snapshot(revision("chat-ra")))
+    known = room.look(revision("chat-ra"))
     assert (len(known.recent), known.measured) == (3, 2)
-    again = room.tuners.knowledge(snapshot(revision("chat-ra")))
+    again = room.look(revision("chat-ra"))
     assert again.learned == known.learned
     room.now += timedelta(hours=1)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).recent == ()
+    assert room.look(revision("chat-ra")).recent == ()
 
 
 def test_the_window_is_the_specs() -> None:
     room = Room()
     room.serve(10)
-    one, ten = (room.tuners.knowledge(snapshot(revision("chat-ra"), tuning={"window": window})).learned for window in ("1m", "10m"))
+    one, ten = (room.look(revision("chat-ra"), tuning={"window": window}).learned for window in ("1m", "10m"))
     assert one is not None
     assert ten is not None
     assert one.load_samples < ten.load_samples
@@ -111,17 +123,17 @@ def test_the_window_is_the_specs() -> None:
 def test_what_was_learned_is_to_be_kept_once_an_hour_and_comes_back_after_a_restart() -> None:
     room = Room()
     room.serve(30)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+    assert room.look(revision("chat-ra")).record is None
     room.serve(61)
-    room.tuners.knowledge(snapshot(revision("chat-ra")))
+    room.look(revision("chat-ra"))
     room.now += timedelta(minutes=1)
-    record = room.tuners.knowledge(snapshot(revision("chat-ra"))).record
+    record = room.look(revision("chat-ra")).record
     assert record is not None
     room.tuners.stored(KEY)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+    assert room.look(revision("chat-ra")).record is None
     other = Room()
     other.now = room.now
-    learned = other.tuners.knowledge(snapshot(revision("chat-ra", learned=record))).learned
+    learned = other.look(revision("chat-ra", learned=record)).learned
     assert learned is not None
     assert learned.points
 
@@ -129,24 +141,24 @@ def test_what_was_learned_is_to_be_kept_once_an_hour_and_comes_back_after_a_rest
 def test_where_nothing_is_served_nothing_is_written() -> None:
     """Nor where tuning is off, which has no load samples at all."""
     room = Room()
-    room.tuners.knowledge(snapshot(revision("chat-ra")))
+    room.look(revision("chat-ra"))
     room.now += timedelta(hours=5)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+    assert room.look(revision("chat-ra")).record is None
     room.serve(1)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is not None
+    assert room.look(revision("chat-ra")).record is not None
     room.tuners.stored(KEY)
     room.now += timedelta(hours=5)
     room.measured.waiting.append(LoadSample(room.now.timestamp(), 60.0, 16, 0.0, 0.0, 0.0, 0.0, 0.0))
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).record is None
+    assert room.look(revision("chat-ra")).record is None
 
 
 def test_another_block_keeps_the_curve_and_takes_the_record_along_at_once() -> None:
     room = Room()
     room.serve(5)
     first = revision("chat-ra")
-    known = room.tuners.knowledge(snapshot(first))
+    known = room.look(first)
     second = revision("chat-rb", 2, speculation={"mode": "Fixed", "blockSize": 8})
-    moved = room.tuners.knowledge(snapshot(first, second, stable="chat-rb"))
+    moved = room.look(first, second)
     assert known.learned is not None
     assert moved.learned is not None
     assert moved.learned.points == known.learned.points
@@ -159,8 +171,8 @@ def test_another_engine_or_size_has_another_curve(change: dict[str, Any]) -> Non
     room = Room()
     room.serve(5)
     first = revision("chat-ra")
-    room.tuners.knowledge(snapshot(first))
-    moved = room.tuners.knowledge(snapshot(first, revision("chat-rb", 2, **change), stable="chat-rb"))
+    room.look(first)
+    moved = room.look(first, revision("chat-rb", 2, **change))
     assert moved.learned is not None
     assert moved.learned.points == ()
 
@@ -169,23 +181,23 @@ def test_the_record_moves_with_the_revision_in_force_if_there_is_one() -> None:
     """Also when the operator was restarted in between; where nothing was ever learned there is nothing to move, and nothing is written."""
     room = Room(record_s=0.0)
     first, second = revision("chat-ra"), revision("chat-rb", 2, speculation={"mode": "Fixed", "blockSize": 8})
-    room.tuners.knowledge(snapshot(first))
-    assert room.tuners.knowledge(snapshot(first, second, stable="chat-rb")).record is None
+    room.look(first)
+    assert room.look(first, second).record is None
     room.serve(5)
-    record = room.tuners.knowledge(snapshot(first, second, stable="chat-rb")).record
+    record = room.look(first, second).record
     assert record is not None
     kept = revision("chat-ra", learned=record)
     again = Room()
-    assert again.tuners.knowledge(snapshot(kept)).record is None
-    assert again.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is not None
+    assert again.look(kept).record is None
+    assert again.look(kept, second).record is not None
     restarted = Room()
-    assert restarted.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is not None
+    assert restarted.look(kept, second).record is not None
     restarted.tuners.stored(KEY)
-    assert restarted.tuners.knowledge(snapshot(kept, second, stable="chat-rb")).record is None
+    assert restarted.look(kept, second).record is None
 
 
 def test_a_damaged_record_is_said_and_learned_anew(caplog: pytest.LogCaptureFixture) -> None:
-    known = Room().tuners.knowledge(snapshot(revision("chat-ra", learned="{")))
+    known = Room().look(revision("chat-ra", learned="{"))
     assert known.learned is not None
     assert known.learned.points == ()
     assert "cannot be read" in caplog.text
@@ -195,33 +207,17 @@ def test_under_a_table_a_shorter_block_is_priced_as_a_true_one() -> None:
     room = Room()
     room.serve(5, block=8)
     table = {"mode": "Schedule", "ranges": [[1, 4, 15], [5, 64, 7]]}
-    learned = room.tuners.knowledge(snapshot(revision("chat-ra", speculation=table))).learned
+    learned = room.look(revision("chat-ra", speculation=table)).learned
     assert learned is not None
     assert learned.points[0].seconds < 0.0097
 
 
 def test_a_decision_is_logged_when_it_says_something_else_and_can_be_made_again(caplog: pytest.LogCaptureFixture) -> None:
-    from dflash_controller.api.defaults import TuningPolicy
-    from dflash_controller.tuner.decision import TunerInputs
-    from dflash_controller.tuner.policy import decide
-
     room = Room()
     room.serve(30)
-    learned = room.tuners.knowledge(snapshot(revision("chat-ra"))).learned
+    learned = room.look(revision("chat-ra")).learned
     assert learned is not None
-    asked = TunerInputs(
-        now_s=room.now.timestamp(),
-        policy=TuningPolicy("Advise", (8, 16), "Restart", 5.0, 300, 1800, 4, False),
-        speculation=Fixed(16),
-        trained_block=16,
-        mixture=False,
-        replicas=2,
-        serving=2,
-        measured=2,
-        surge=False,
-        restart_s=60.0,
-    )
-    decision = decide(asked, learned)
+    decision = decide(tuner_inputs(now_s=room.now.timestamp(), policy=replace(AUTO, mode="Advise")), learned)
     with caplog.at_level(logging.INFO):
         room.tuners.decided(KEY, decision)
         room.tuners.decided(KEY, decision)
@@ -238,11 +234,11 @@ def test_a_decision_is_logged_when_it_says_something_else_and_can_be_made_again(
 
 def test_how_long_too_few_pods_have_been_measured_is_known() -> None:
     room = Room()
-    looked = replace(snapshot(revision("chat-ra")), pods=tuple(engine(name) for name in "abcd"))
+    pods = tuple(engine(name) for name in "abcd")
 
     def short(measured: int, seconds: float) -> float:
         room.measured.pods, room.now = measured, room.now + timedelta(seconds=seconds)
-        return room.tuners.knowledge(looked).short_for_s
+        return room.look(revision("chat-ra"), pods=pods).short_for_s
 
     assert [short(2, 0), short(1, 60), short(0, 60), short(1, 60)] == [0, 0, 60, 120]
     assert [short(2, 60), short(1, 60), short(1, 30)] == [0, 0, 30], "half of four pods is enough"
@@ -250,12 +246,12 @@ def test_how_long_too_few_pods_have_been_measured_is_known() -> None:
 
 def test_how_long_a_decision_has_stood_is_known() -> None:
     room = Room()
-    room.tuners.knowledge(snapshot(revision("chat-ra")))
+    room.look(revision("chat-ra"))
     decision = TunerDecision("Advising", Reason.TUNED, "words", Fixed(8))
     room.tuners.decided(KEY, decision)
     room.now += timedelta(minutes=5)
     room.tuners.decided(KEY, decision)
-    known = room.tuners.knowledge(snapshot(revision("chat-ra")))
+    known = room.look(revision("chat-ra"))
     assert (known.reported, known.reported_since) == (("Advising", "Tuned", "8"), START)
     room.tuners.forget(KEY)
-    assert room.tuners.knowledge(snapshot(revision("chat-ra"))).reported == ()
+    assert room.look(revision("chat-ra")).reported == ()

@@ -83,6 +83,7 @@ def record(
         history=tuple(history_entry(NOW, Origin.USER, outcome, reason) for outcome, reason in history),
         trial=Trial(),
         probe=None,
+        learned=None,
         source={"metadata": {"name": f"chat-r{number}"}},
     )
 
@@ -103,12 +104,14 @@ class Watch:
 
     def __init__(self, stable: Revision = STABLE) -> None:
         self.stable = stable
+        self.measured = stable.name
+        """The revision that the load samples are of."""
         self.load_samples: list[LoadSample] = []
         self.status: dict[str, Any] = {"stableRevision": stable.name, "conditions": []}
         self.writes = 0
 
     def look(self, at_s: float, asked_block: int | None = None, records: Sequence[Revision] = ()) -> DrafterHealth:
-        found = judge(self.load_samples, START + at_s, self.stable, records, self.status, asked_block)
+        found = judge(self.load_samples, self.measured, START + at_s, self.stable, records, self.status, asked_block)
         before = self.status["conditions"]
         after = set_condition(before, ConditionType.SPECULATION_HEALTHY, found.value, found.reason, found.message, 1, at(at_s))
         self.writes += after is not before
@@ -156,7 +159,10 @@ def test_a_collapse_is_named_within_two_minutes(every_s: float, into: float) -> 
     named = next(
         at_s
         for at_s in range(600, 781)
-        if judge([one for one in watch.load_samples if one.at_s <= START + at_s], START + at_s, STABLE, (), healthy, None).value is False
+        if judge(
+            [one for one in watch.load_samples if one.at_s <= START + at_s], STABLE.name, START + at_s, STABLE, (), healthy, None
+        ).value
+        is False
     )
     assert named - happened <= 120
 
@@ -616,4 +622,4 @@ def test_models_without_a_revision_are_named_by_their_branch() -> None:
 
 @pytest.mark.parametrize("status", [{}, {"stableRevision": STABLE.name}, {"stableRevision": STABLE.name, "conditions": None}])
 def test_a_status_without_conditions_says_nothing(status: dict[str, Any]) -> None:
-    assert judge([], START, STABLE, (), status, None).value is None
+    assert judge([], STABLE.name, START, STABLE, (), status, None).value is None

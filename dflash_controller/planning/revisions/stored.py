@@ -1,0 +1,40 @@
+"""The revisions of one deployment as the ControllerRevisions tell them: read once for each snapshot, and passed on.
+
+Which revision is stable is decided here and nowhere else. ``status.stableRevision`` only shows it: a status may be lost at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dflash_controller.model.snapshot import Object
+from dflash_controller.planning.revisions.revision import Revision, RevisionState, read
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRevisions:
+    """``stable`` and ``candidate`` are the roles before a plan."""
+
+    records: tuple[Revision, ...] = ()
+    stable: Revision | None = None
+    candidate: Revision | None = None
+    unreadable: tuple[Object, ...] = ()
+    """ControllerRevisions that a newer operator wrote, or that are damaged."""
+
+
+def read_stored(items: Iterable[Object]) -> StoredRevisions:
+    """Read the ControllerRevisions of one deployment."""
+    pairs = [(item, read(item)) for item in items]
+    records = tuple(record for _, record in pairs if record is not None)
+    return StoredRevisions(
+        records=records,
+        # A promotion that was cut short leaves an older one marked Stable too.
+        stable=_newest(records, RevisionState.STABLE),
+        candidate=_newest(records, RevisionState.CANDIDATE),
+        unreadable=tuple(item for item, record in pairs if record is None),
+    )
+
+
+def _newest(records: Sequence[Revision], state: RevisionState) -> Revision | None:
+    return max((record for record in records if record.state is state), key=lambda record: record.number, default=None)
