@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from dflash_controller.api.defaults import TuningPolicy
-from dflash_controller.api.speculation import Fixed
 from dflash_controller.cli.replay import FIGURES, decisions, differences, main
-from dflash_controller.tuner.decision import TunerInputs
 from dflash_controller.tuner.learned import Learned, Past, Seen
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
 from dflash_controller.tuner.recommend import ObservedLoad
+from tests.support.tuner_inputs import tuner_inputs
 
 ROOT = Path(__file__).parents[3]
 TUNING = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
@@ -34,20 +32,7 @@ LEARNED = Learned(
 
 def entry(name: str = "qwen", at: str = "03:00:00", frozen: str = "") -> dict[str, Any]:
     """A line as the operator writes it."""
-    asked = TunerInputs(
-        now_s=1.8e9,
-        policy=TuningPolicy("Auto", (8, 16), "Restart", 5.0, 300, 1800, 4, False),
-        speculation=Fixed(16),
-        trained_block=16,
-        mixture=False,
-        replicas=2,
-        serving=2,
-        measured=2,
-        surge=True,
-        restart_s=60.0,
-        frozen=frozen,
-    )
-    decision = decide(asked, LEARNED)
+    decision = decide(tuner_inputs(surge=True, frozen=frozen), LEARNED)
     told = {"namespace": "default", "deployment": name, **decision.to_json(), "inputs": decision.inputs}
     message = f"default/{name}: tuner: {decision.message}"
     return {"timestamp": f"2026-11-28T{at}.000Z", "severity": "INFO", "logger": "x", "message": message, "decision": told}

@@ -22,12 +22,14 @@ from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import StepTimes
+from tests.support.tuner_inputs import AUTO as WITHOUT_DOWNTIME
+from tests.support.tuner_inputs import NOW_S, tuner_inputs
 
-NOW = 1_800_000_000.0
+NOW = NOW_S
 DAY = 86400.0
 KNEE = 200.0
 FIRST, DECAY = 0.85, 0.993
-AUTO = TuningPolicy("Auto", (8, 16), "Restart", 5.0, 300, 1800, 4, True)
+AUTO = replace(WITHOUT_DOWNTIME, allow_downtime=True)
 
 
 def step_s(block: int, load: float) -> float:
@@ -58,19 +60,7 @@ def known(load: float = 32.0, block: int = 16, regret: float = 10_000.0, **more:
 
 
 def asked(**more: Any) -> TunerInputs:
-    values: dict[str, Any] = {
-        "now_s": NOW,
-        "policy": AUTO,
-        "speculation": Fixed(16),
-        "trained_block": 16,
-        "mixture": False,
-        "replicas": 2,
-        "serving": 2,
-        "measured": 2,
-        "surge": False,
-        "restart_s": 120.0,
-    }
-    return TunerInputs(**{**values, **more})
+    return tuner_inputs(**{"policy": AUTO, "restart_s": 120.0, **more})
 
 
 def policy(**more: Any) -> TuningPolicy:
