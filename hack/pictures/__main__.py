@@ -44,6 +44,11 @@ STEP_S = 3.0
 _INCH = 0.5
 """Of one column of Grafana's grid, of which there are 24."""
 _ROW_INCH = 0.3
+_HEAD_INCH = 0.4
+"""Height of a dashboard's title."""
+_DPI = 100
+COLUMN_PIXELS, ROW_PIXELS, HEAD_PIXELS = (round(inches * _DPI) for inches in (_INCH, _ROW_INCH, _HEAD_INCH))
+"""Size of one cell of the grid in a picture, and how far below the top the grid begins."""
 _COLORS = 96
 
 
@@ -117,13 +122,18 @@ def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, start: float, 
 
 def _drawn(title: str, dashboard: Mapping[str, Any], answers: list[Answer]) -> Figure:
     mpl.rcParams.update({"font.size": 6, "axes.edgecolor": "#c8ccd1", "axes.linewidth": 0.5, "text.color": TEXT})
-    height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]) * _ROW_INCH + 0.4
-    figure = Figure(figsize=(24 * _INCH, height), dpi=100, facecolor="white")
+    height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]) * _ROW_INCH + _HEAD_INCH
+    figure = Figure(figsize=(24 * _INCH, height), dpi=_DPI, facecolor="white")
     figure.text(0.01, 1 - 0.2 / height, title, fontsize=11, weight="bold", va="center")
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             figure.text(
-                0.01, 1 - (0.4 + (panel["gridPos"]["y"] + 0.6) * _ROW_INCH) / height, panel["title"], fontsize=8, weight="bold", va="center"
+                0.01,
+                1 - (_HEAD_INCH + (panel["gridPos"]["y"] + 0.6) * _ROW_INCH) / height,
+                panel["title"],
+                fontsize=8,
+                weight="bold",
+                va="center",
             )
     for answer in answers:
         _place(figure, answer, height)
@@ -134,7 +144,7 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
     """The panel at its place on the grid: title above, room for labels at the left and for a legend below."""
     grid = answer.panel.spec["gridPos"]
     width = 24 * _INCH
-    left, top = grid["x"] * _INCH, 0.4 + grid["y"] * _ROW_INCH
+    left, top = grid["x"] * _INCH, _HEAD_INCH + grid["y"] * _ROW_INCH
     figure.text((left + 0.12) / width, 1 - (top + 0.13) / height, _short(answer.panel, grid["w"]), fontsize=7, weight="bold", va="center")
     wide, deep = grid["w"] * _INCH, grid["h"] * _ROW_INCH
     margins = {"stat": (0.05, 0.05), "table": (0.1, 0.05), "bargauge": (1.6, 0.1), "state-timeline": (0.9, 0.45)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.runtime.metrics import Metrics
-from monitoring import links
+from monitoring import draw_overview, links
 from monitoring.dashboards import ALL, DIRECTORY, FILES
 from monitoring.dashboards.queries import EMPTY_BY_NATURE, OF_ONE_ENGINE, UNRECORDED_BY_NATURE, dashboards, panels, queries
 from monitoring.recording_rules import rules
@@ -114,9 +114,16 @@ def test_exceptions_are_few_and_of_panels_that_exist() -> None:
         assert spec[key]["fieldConfig"]["defaults"]["noValue"], key
 
 
+def test_the_picture_of_the_readme_is_cut_out_of_those(tmp_path: Path) -> None:
+    drawn = tmp_path / "overview.png"
+    draw_overview.main(drawn)
+    assert drawn.read_bytes() == draw_overview.FILE.read_bytes(), "python -m monitoring.draw_overview"
+    assert "](docs/dashboards/overview.png)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_there_is_a_small_picture_of_each(name: str) -> None:
     picture = ROOT / "docs" / "dashboards" / f"{name}.png"
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size < MOST_BYTES
-    assert f"dashboards/{name}.png" in (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    assert f"(../dashboards/{name}.png)" in (ROOT / "docs" / "reference" / "dashboards.md").read_text(encoding="utf-8")
