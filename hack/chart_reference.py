@@ -118,7 +118,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One value below ``settings``: its name there, the default and meaning as docs/operations.md has them, and its schema."""
+    """One value below ``settings``: its name there, the default and meaning as docs/reference/operator.md has them, and its schema."""
 
     name: str
     default: str

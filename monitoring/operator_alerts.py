@@ -8,7 +8,7 @@ from __future__ import annotations
 from monitoring.alert import Alert
 
 _OPERATOR = "The DFlash operator in {{ $labels.namespace }}"
-_OPERATIONS = "docs/operations.md"
+_OPERATIONS = "docs/reference/operator.md"
 
 
 def operator() -> list[Alert]:

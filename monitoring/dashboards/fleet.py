@@ -21,7 +21,7 @@ def fleet() -> models.Dashboard:
         "Every DFlashDeployment: what it serves, how fast, in which phase; click a name for its speculation.",
         variables(several=True),
         [_now(), _deployments(), _traffic(), _latency(), _rollouts()],
-        guide="dashboards.md#fleet",
+        guide="reference/dashboards.md#fleet",
     )
 
 

@@ -20,7 +20,7 @@ def operator() -> models.Dashboard:
         "Health of the operator. While none runs, engines keep serving; nothing is scaled, replaced or repaired.",
         [source_variable(), operator_variable()],
         [_now(), _reconciles(), _queue(), _requests(), _process()],
-        guide="operations.md",
+        guide="reference/operator.md",
     )
 
 
@@ -189,7 +189,7 @@ def _process() -> Rows:
                     Column("Leads", f"max by (instance) ({leads})", decimals=0, levels=[(None, "text"), (1.0, "green")]),
                 ],
                 span=10,
-            ).links([page("Leader election", "operations.md#leader-election")]),
+            ).links([page("Leader election", "reference/operator.md#leader-election")]),
             lines(
                 "CPU",
                 "Cores in use by each replica.",

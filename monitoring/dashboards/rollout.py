@@ -21,7 +21,7 @@ def rollout() -> models.Dashboard:
         "Where a rollout stands, the verdict on each metric, candidate beside stable, and the share of users that the candidate serves.",
         variables(several=False),
         [_now(), _verdicts(), _sides(), _traffic(), _history()],
-        guide="rollouts.md",
+        guide="how-to/change-a-drafter.md#follow-a-rollout",
         events=decisions(),
     )
 

@@ -41,7 +41,7 @@ def speculation() -> models.Dashboard:
         " predicts.",
         variables(several=False, revision=True),
         [_now(), _acceptance(), _tokens(), _speed()],
-        guide="dashboards.md#speculation",
+        guide="reference/dashboards.md#speculation",
         events=decisions(),
     )
 

@@ -22,7 +22,7 @@ def startup() -> models.Dashboard:
         "How long engine pods take until they answer, what they spend it on, and how long rollouts wait for weights.",
         variables(several=True, revision=True),
         [_now(), _pods(), _phases()],
-        guide="dashboards.md#start-up-and-weights",
+        guide="reference/dashboards.md#start-up-and-weights",
     )
 
 

@@ -23,7 +23,7 @@ def tuner() -> models.Dashboard:
         "Which block size the tuner wants and why, what a change would cost, and how good its predictions were.",
         variables(several=False),
         [_now(), _choice(), _inputs(), _record()],
-        guide="tuning.md",
+        guide="how-to/explain-a-tuner-decision.md",
         events=decisions(),
     )
 

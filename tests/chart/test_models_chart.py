@@ -394,7 +394,7 @@ def test_the_values_of_the_readme_are_valid() -> None:
 
 
 def test_the_values_told_for_gitops_are_valid() -> None:
-    blocks = {block.get("kind"): block for block in yaml_blocks(ROOT / "docs" / "gitops.md")}
+    blocks = {block.get("kind"): block for block in yaml_blocks(ROOT / "docs" / "how-to" / "gitops.md")}
     for values in (blocks["HelmRelease"]["spec"]["values"], blocks["Application"]["spec"]["source"]["helm"]["valuesObject"]):
         [made] = manifests(values)
         assert made["metadata"]["name"] == "qwen3-5-9b"

@@ -58,7 +58,7 @@ def test_a_list_of_models_is_served_changed_and_taken_away(
     vllm = {"engine": {"name": "vllm", "version": "0.33.0"}}
 
     told = helm("install", values("chat", "code", "old", code=vllm))
-    assert f"3 models are asked for in namespace {namespace}" in told
+    assert f"3 models were created in namespace {namespace}" in told
     for deployment in (chat, code, old):
         deployment.wait_done()
     assert (chat.status()["engine"], code.status()["engine"]) == ("sglang 0.5.23", "vllm 0.33.0")
