@@ -62,7 +62,7 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 
 .PHONY: docs
 docs: $(STAMP) ## Renew the generated tables of docs/
-	@$(BIN)/python -m hack.docs_tables docs/*.md
+	@$(BIN)/python -m hack.docs_tables $$(grep -rl --include='*.md' '<!-- generated: ' docs)
 
 .PHONY: chart
 chart: $(STAMP) ## Renew what the charts say of their values: schemas and tables

@@ -234,7 +234,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.MODEL_MISMATCH: ReasonDoc(
         "Twice in a day step times were not as predicted.",
         "Look for what changed: GPUs, clocks, neighbours on the node, much longer prompts. The decision is in the operator's log; read it "
-        "with dflash_controller.cli.replay, as docs/tuning.md says.",
+        "with dflash_controller.cli.replay, as docs/how-to/explain-a-tuner-decision.md says.",
     ),
     Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent or not pay for the restart."),
     Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block was tried and given up lately."),

@@ -41,7 +41,7 @@ FIGURES = (
     "modelErrorPercent",
     "crossoverConcurrency",
 )
-"""Of ``TunerDecision.numbers``, those that are printed; docs/tuning.md has their meanings and units."""
+"""Of ``TunerDecision.numbers``, those that are printed; docs/how-to/explain-a-tuner-decision.md has their meanings and units."""
 _QUIET = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 

@@ -1,6 +1,6 @@
-"""The commands of the README's section "Install", typed one by one into a shell against a fresh cluster, as a stranger would.
+"""The commands that a stranger types, from the README's section "Install" and the page it leads to, typed one by one into a shell.
 
-What no test bed has is arranged beside them, and nothing in the commands is replaced:
+The cluster is fresh. What no test bed has is arranged beside the commands, and nothing in them is replaced:
 
 - No image is pulled: kwok plays the operator's pods (and that of ``helm test``), and beside them the operator runs as a process, under
   their ServiceAccount and with the settings of their Deployment.
@@ -33,24 +33,30 @@ from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 
-PAGE = ROOT / "README.md"
-HEADING = "Install"
+SECTIONS = ((ROOT / "README.md", "Install"), (ROOT / "docs" / "how-to" / "install.md", "Check the installation"))
+"""Page and heading, in the order in which they are followed, in one shell."""
 RULES = ROOT / "charts" / "dflash-operator" / "files" / "rules"
 DASHBOARDS = ROOT / "charts" / "dflash-operator" / "files" / "dashboards"
 PROMETHEUS_URL = "http://prometheus.monitoring:9090"
-"""As the README has it."""
+"""As the pages have it."""
 PACE = {"scrape_seconds": "1", "metrics_window_seconds": "30", "log_format": "text"}
 """A stranger waits half a minute for new metrics."""
 COMMAND_SECONDS = 150.0
 FIGURE_SECONDS = 90.0
 
 
+def blocks(page: Path, heading: str) -> list[str]:
+    """The ``bash`` blocks of a section, in order."""
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert section, f"{page} has no section {heading}"
+    found = re.findall(r"^```bash\n(.*?)^```", section[1], re.MULTILINE | re.DOTALL)
+    assert found, f"{page} has no command in the section {heading}"
+    return found
+
+
 def commands() -> list[str]:
-    """Of the section's ``bash`` blocks, in order; a line that ends with a backslash goes on."""
-    section = re.search(rf"^## {HEADING}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert section, f"{PAGE} has no section {HEADING}"
-    blocks = re.findall(r"^```bash\n(.*?)^```", section[1], re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    """Of all sections, in order; a line that ends with a backslash goes on."""
+    lines = [line for page, heading in SECTIONS for block in blocks(page, heading) for line in block.replace("\\\n", " ").splitlines()]
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
@@ -278,8 +284,8 @@ def says(text: str) -> Callable[[Answer], bool]:
     return lambda answer: text in answer.output
 
 
-# By what a command holds: whether its answer is what the README promises. What is False may come true when the command is repeated, as the
-# README says of metrics.
+# By what a command holds: whether its answer is what the page promises. What is False may come true when the command is repeated, as the
+# page says of metrics.
 PROMISES: dict[str, Callable[[Answer], bool]] = {
     "helm install dflash-operator": says("STATUS: deployed"),
     "rollout status deployment/dflash-operator": says("successfully rolled out"),
@@ -316,11 +322,11 @@ def free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_stranger_can_follow_the_readme(stage: Stage, shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_can_follow_the_pages(stage: Stage, shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     typed = commands()
     ports = [int(port) for command in typed for port in re.findall(r"port-forward \S+ (\d+)", command)]
     assert len(ports) == 2
-    assert [port for port in ports if not free(port)] == [], "ports that the README forwards are in use on this machine"
+    assert [port for port in ports if not free(port)] == [], "ports that the pages forward are in use on this machine"
     for promise in PROMISES:
         assert len([command for command in typed if promise in command]) == 1, promise
     for command in typed:
@@ -333,7 +339,7 @@ def test_a_stranger_can_follow_the_readme(stage: Stage, shell: Shell, capsys: py
     wait_until(lambda: not stage.cluster.get("pods", "-n", "default")["items"], "the engines to go")
 
 
-def test_the_section_asks_prometheus_what_the_fleet_dashboard_asks() -> None:
+def test_the_pages_ask_prometheus_what_the_fleet_dashboard_asks() -> None:
     shown = (DASHBOARDS / "fleet.json").read_text(encoding="utf-8")
     asked = re.findall(r"query=(dflash:[\w:]+)", "\n".join(commands()))
     assert len(asked) == 2

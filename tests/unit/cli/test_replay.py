@@ -18,7 +18,7 @@ from dflash_controller.tuner.recommend import ObservedLoad
 from tests.support.tuner_inputs import tuner_inputs
 
 ROOT = Path(__file__).parents[3]
-TUNING = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+TUNING = (ROOT / "docs" / "how-to" / "explain-a-tuner-decision.md").read_text(encoding="utf-8")
 NOISE = {"timestamp": "2026-11-28T02:59:00.000Z", "severity": "INFO", "message": "leading"}
 LEARNED = Learned(
     points=tuple(StepPoint(16, load, 0.008 * (1 + 16 * load / 200), 50.0) for load in (1.0, 4.0, 16.0, 32.0)),
@@ -157,6 +157,6 @@ def test_the_label_of_the_documented_command_is_the_charts_and_the_module_is_in_
     assert 'app.kubernetes.io/name: {{ include "dflash-operator.name" . }}' in labels
     assert "COPY dflash_controller /opt/dflash/lib/dflash_controller" in image
     assert "PYTHONPATH=/opt/dflash/lib" in image
-    for page in (TUNING, (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")):
+    for page in (TUNING, (ROOT / "docs" / "how-to" / "troubleshoot.md").read_text(encoding="utf-8")):
         assert "logs -l app.kubernetes.io/name=dflash-operator" in page
         assert "logs deploy/" not in page

@@ -25,8 +25,8 @@ from dflash_controller.runtime.settings import PREFIX, Settings
 from testbed.simulator.faults import Faults
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / ".ci" / "run"])
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/*/README.md"), ROOT / ".ci" / "run"])
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def text_of(name: str) -> str:
@@ -51,6 +51,7 @@ def test_modules_and_files_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     modules = set(re.findall(r"python -m ((?:testbed|benchmarks|dflash_controller)[a-z_.]*)", text))
     assert [name for name in sorted(modules) if importlib.util.find_spec(name) is None] == []
+    text = re.sub(r"\]\([^)]*\)", "]", text)  # links have a test of their own, and are relative to their page
     files = set(re.findall(r"(?<![\w/.-])((?:dflash_controller|testbed|tests|charts|examples|images|benchmarks)/[\w./-]*[\w/])", text))
     assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
 
@@ -61,21 +62,21 @@ def test_every_metric_of_the_operator_is_documented_and_no_other() -> None:
     metrics.show(Key("a", "b"), StatusMetrics("Held", {"r": "stable"}, [{"metric": "speed", "verdict": "Failed", "limit": 5.0}]))
     page = metrics.page().decode()
     exist = set(re.findall(r"^# TYPE (dflash_\w+) ", page, re.MULTILINE))
-    named = set(re.findall(r"^\| `(dflash_\w+)", text_of("docs/operations.md"), re.MULTILINE))
+    named = set(re.findall(r"^\| `(dflash_\w+)", text_of("docs/reference/operator.md"), re.MULTILINE))
     assert named == exist
 
 
 def test_the_rights_are_those_of_the_chart() -> None:
     rules = re.findall(r"resources: \[(.+)\]\n +verbs: \[(.+)\]", text_of("charts/dflash-operator/templates/rbac.yaml"))
     granted = {(name, verbs) for names, verbs in rules for name in names.split(", ")}
-    rights = text_of("docs/operations.md").partition("\n## Rights\n")[2].partition("\n## ")[0]
+    rights = text_of("docs/reference/operator.md").partition("\n## Rights\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([a-z/, ]+)(?: \(.+\))? \| ([a-z, ]+) \| ", rights, re.MULTILINE)
     assert {(name, verbs) for names, verbs in rows for name in names.split(", ")} == granted
 
 
 def test_the_supported_releases_are_those_of_the_code() -> None:
     defaults = OperatorDefaults().versions
-    text = text_of("docs/engines.md")
+    text = text_of("docs/reference/engines.md")
     for name, releases in (("SGLang", SGLANG), ("vLLM", VLLM)):
         [row] = re.findall(rf"^\| {name} \| (.+) \|$", text, re.MULTILINE)[:1]
         floor, _, tested, default = row.split(" | ")
@@ -83,7 +84,7 @@ def test_the_supported_releases_are_those_of_the_code() -> None:
 
 
 def test_every_fault_of_the_simulator_is_documented() -> None:
-    text = text_of("docs/testbed.md")
+    text = text_of("docs/reference/testbed.md")
     assert [name for name in Faults().to_json() if f"`{name}`" not in text] == []
 
 
@@ -93,7 +94,7 @@ def test_the_object_in_the_readme_is_valid() -> None:
 
 
 def test_every_folder_of_the_layout_exists() -> None:
-    [layout] = re.findall(r"## Where things are\n\n```\n(.*?)```", text_of("README.md"), re.DOTALL)
+    [layout] = re.findall(r"## The repository\n\n```\n(.*?)```", text_of("docs/explanation/architecture.md"), re.DOTALL)
     named = [name for line in layout.splitlines() for name in re.findall(r"^(?:\S+/ ?)+", line)]
     directories = [name for group in named for name in group.split()]
     assert len(directories) >= 10

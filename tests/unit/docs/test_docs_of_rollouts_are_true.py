@@ -1,4 +1,4 @@
-"""What docs/rollouts.md says is so: phases, what is compared, limits and defaults, numbers, budgets, reasons, and its objects."""
+"""What the pages about rollouts say is so: phases, what is compared, limits and defaults, numbers, budgets, reasons, and its objects."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from dflash_controller.planning.revisions.outcome import Phase
 from dflash_controller.planning.revisions.revision import Revision, read
 from tests.support.planning_world import World
 
-PAGE = (Path(__file__).parents[3] / "docs" / "rollouts.md").read_text(encoding="utf-8")
+PAGES = ("reference/rollouts.md", "explanation/analysis.md", "how-to/change-a-drafter.md")
+PAGE = "\n".join((Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 MODEL = {"model": "Qwen/Qwen3.5-9B"}
 
 
 def table(head: str) -> list[list[str]]:
-    """The rows of the one table that begins with this column."""
+    """The rows of the one table that begins with this column, on any of the pages."""
     [body] = re.findall(rf"^\| {head} \|.*\n\| ---.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in body.splitlines()]
 
@@ -167,7 +168,7 @@ def test_the_budget_of_every_example_is_what_the_arithmetic_gives() -> None:
         assert (f"{goals['stable']} + {goals['candidate']}", budget.floor, budget.ceiling) == (shared, int(at_least), int(at_most))
 
 
-def test_reasons_named_by_the_page_exist() -> None:
+def test_reasons_named_by_the_pages_exist() -> None:
     held = {reason for row in table("Reason") for reason in re.findall(r"`(\w+)`", row[0])}
     bracketed = set(re.findall(r"\(`([A-Z]\w+)`\)", PAGE)) - set(Phase)
     assert len(held) >= 5
@@ -175,7 +176,7 @@ def test_reasons_named_by_the_page_exist() -> None:
     assert (held | bracketed) - set(Reason) == set()
 
 
-def test_the_objects_of_the_page_are_valid() -> None:
+def test_the_objects_of_the_pages_are_valid() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) >= 2
     for block in blocks:

@@ -12,17 +12,19 @@ from dflash_controller.runtime.settings import Settings
 from hack import docs_tables
 
 DOCS = Path(__file__).parents[3] / "docs"
-RENEW = "run `.venv/bin/python -m hack.docs_tables docs/*.md`"
+RENEW = "run `make docs`"
 
 
-@pytest.mark.parametrize("file", sorted(DOCS.glob("*.md")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(DOCS.rglob("*.md")), ids=lambda file: str(file.relative_to(DOCS)))
 def test_generated_tables_are_up_to_date(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert docs_tables.renewed(text) == text, RENEW
 
 
 def test_every_field_reason_and_setting_is_documented() -> None:
-    api, conditions, operations = ((DOCS / name).read_text(encoding="utf-8") for name in ("api.md", "conditions.md", "operations.md"))
+    api, conditions, operations = (
+        (DOCS / "reference" / name).read_text(encoding="utf-8") for name in ("api.md", "conditions.md", "operator.md")
+    )
     assert [path for path in field_classes() if f"`{path}" not in api] == []
     assert [reason for reason in Reason if f"| `{reason}` |" not in conditions] == []
     assert [name for name in Settings.model_fields if f"| `DFLASH_{name.upper()}` |" not in operations] == []
