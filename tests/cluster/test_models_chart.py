@@ -102,4 +102,4 @@ def test_without_a_model_the_notes_say_how_to_add_one(namespace: str, helm: Helm
     assert "--set 'models[0].model=Qwen/Qwen3.5-9B'" in helm("install", {})
     told = helm("upgrade", {"models": [{"model": "Qwen/Qwen3.5-9B"}]})
     assert f"kubectl -n {namespace} port-forward service/qwen3-5-9b 8000:http" in told
-    assert "No commit of the drafter is pinned" in told
+    assert "Pin a commit of the drafter" in told
