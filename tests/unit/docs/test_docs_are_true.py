@@ -101,6 +101,16 @@ def test_every_folder_of_the_layout_exists() -> None:
     assert [name for name in directories if not (ROOT / name).is_dir()] == []
 
 
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+)\)", index.read_text(encoding="utf-8"))}
+    pages = {
+        page for page in (ROOT / "docs").rglob("*.md") if page != index and (page.parent.name != "runbooks" or page.name == "README.md")
+    }
+    assert len(pages) >= 15
+    assert pages - listed == set()
+
+
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings: lower case, punctuation gone, spaces become dashes."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -50,6 +50,12 @@ def test_every_phase_of_a_rollout_is_told_and_no_other() -> None:
     assert {row[0].strip("`") for row in table("Phase")} == set(Phase)
 
 
+def test_the_diagram_shows_every_phase_but_those_that_any_other_may_enter() -> None:
+    [diagram] = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+    shown = {state for line in re.findall(r"^ +(\S+) --> (\S+?):?(?: |$)", diagram, re.MULTILINE) for state in line} - {"[*]"}
+    assert shown == set(Phase) - {Phase.PAUSED, Phase.SUSPENDED}
+
+
 EDITS: Mapping[str, Any] = {
     Part.DRAFTER: {"drafter": {"revision": "b" * 40}},
     Part.BLOCK_SIZE: {"blockSize": 8},
