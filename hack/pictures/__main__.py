@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from hack.pictures.layout import DPI, HEAD_INCH, INCH, PICTURES, ROW_INCH
 from hack.pictures.panels import TEXT, Answer, Line, draw
 from hack.pictures.scene import REPLICAS, Scene
 from monitoring.dashboards import DIRECTORY
@@ -29,7 +30,6 @@ from testbed.operator_process import NAMESPACE, ROOT, install_chart
 from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
 
-PICTURES = ROOT / "docs" / "dashboards"
 STARTUP_S = 6.0
 MODES = {"chat": "Auto", "code": "Advise"}
 LOW, MIDDLE, HIGH = 1, 8, 32
@@ -41,13 +41,6 @@ IMPATIENT = {
 """How a candidate is judged: by seconds, so with wide limits."""
 GOOD, BROKEN = "b" * 40, "c" * 40
 STEP_S = 3.0
-_INCH = 0.5
-"""Of one column of Grafana's grid, of which there are 24."""
-_ROW_INCH = 0.3
-_HEAD_INCH = 0.4
-"""Height of a dashboard's title."""
-_DPI = 100
-COLUMN_PIXELS, ROW_PIXELS, HEAD_PIXELS = (round(inches * _DPI) for inches in (_INCH, _ROW_INCH, _HEAD_INCH))
 """Size of one cell of the grid in a picture, and how far below the top the grid begins."""
 _COLORS = 96
 
@@ -122,14 +115,14 @@ def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, start: float, 
 
 def _drawn(title: str, dashboard: Mapping[str, Any], answers: list[Answer]) -> Figure:
     mpl.rcParams.update({"font.size": 6, "axes.edgecolor": "#c8ccd1", "axes.linewidth": 0.5, "text.color": TEXT})
-    height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]) * _ROW_INCH + _HEAD_INCH
-    figure = Figure(figsize=(24 * _INCH, height), dpi=_DPI, facecolor="white")
+    height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in dashboard["panels"]) * ROW_INCH + HEAD_INCH
+    figure = Figure(figsize=(24 * INCH, height), dpi=DPI, facecolor="white")
     figure.text(0.01, 1 - 0.2 / height, title, fontsize=11, weight="bold", va="center")
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             figure.text(
                 0.01,
-                1 - (_HEAD_INCH + (panel["gridPos"]["y"] + 0.6) * _ROW_INCH) / height,
+                1 - (HEAD_INCH + (panel["gridPos"]["y"] + 0.6) * ROW_INCH) / height,
                 panel["title"],
                 fontsize=8,
                 weight="bold",
@@ -143,10 +136,10 @@ def _drawn(title: str, dashboard: Mapping[str, Any], answers: list[Answer]) -> F
 def _place(figure: Figure, answer: Answer, height: float) -> None:
     """The panel at its place on the grid: title above, room for labels at the left and for a legend below."""
     grid = answer.panel.spec["gridPos"]
-    width = 24 * _INCH
-    left, top = grid["x"] * _INCH, _HEAD_INCH + grid["y"] * _ROW_INCH
+    width = 24 * INCH
+    left, top = grid["x"] * INCH, HEAD_INCH + grid["y"] * ROW_INCH
     figure.text((left + 0.12) / width, 1 - (top + 0.13) / height, _short(answer.panel, grid["w"]), fontsize=7, weight="bold", va="center")
-    wide, deep = grid["w"] * _INCH, grid["h"] * _ROW_INCH
+    wide, deep = grid["w"] * INCH, grid["h"] * ROW_INCH
     margins = {"stat": (0.05, 0.05), "table": (0.1, 0.05), "bargauge": (1.6, 0.1), "state-timeline": (0.9, 0.45)}
     at_left, below = margins.get(answer.panel.kind, (0.55, 0.62))
     right = 0.55 if answer.panel.kind == "heatmap" else 0.2
@@ -157,7 +150,7 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
 
 
 def _short(panel: Panel, columns: int) -> str:
-    most = int(columns * _INCH * 13)
+    most = int(columns * INCH * 13)
     return panel.title if len(panel.title) <= most else panel.title[: most - 1] + "…"
 
 

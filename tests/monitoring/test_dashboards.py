@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dflash_controller.runtime.metrics import Metrics
-from monitoring import draw_overview, links
+from hack.pictures import overview
+from monitoring import links
 from monitoring.dashboards import ALL, DIRECTORY, FILES
 from monitoring.dashboards.queries import EMPTY_BY_NATURE, OF_ONE_ENGINE, UNRECORDED_BY_NATURE, dashboards, panels, queries
 from monitoring.recording_rules import rules
@@ -116,8 +117,8 @@ def test_exceptions_are_few_and_of_panels_that_exist() -> None:
 
 def test_the_picture_of_the_readme_is_cut_out_of_those(tmp_path: Path) -> None:
     drawn = tmp_path / "overview.png"
-    draw_overview.main(drawn)
-    assert drawn.read_bytes() == draw_overview.FILE.read_bytes(), "python -m monitoring.draw_overview"
+    overview.main(drawn)
+    assert drawn.read_bytes() == overview.FILE.read_bytes(), "python -m hack.pictures.overview"
     assert "](docs/dashboards/overview.png)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""``python -m monitoring.draw_overview``: the picture of the README, cut out of the pictures of the dashboards."""
+"""``python -m hack.pictures.overview``: the picture of the README, cut out of the pictures of the dashboards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from hack.pictures import COLUMN_PIXELS, HEAD_PIXELS, PICTURES, ROW_PIXELS
+from hack.pictures.layout import COLUMN_PIXELS, HEAD_PIXELS, PICTURES, ROW_PIXELS
 from monitoring.dashboards import DIRECTORY
 from monitoring.dashboards.queries import dashboards
 from testbed.operator_process import ROOT
