@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import select
 import ssl
+import threading
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ class ApiError(RuntimeError):
 
 
 class AdminApi:
-    """JSON requests with the client certificate of an admin kubeconfig. Safe from several threads."""
+    """JSON requests with the client certificate of an admin kubeconfig. Safe from several threads: each keeps a connection of its own."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -30,25 +32,42 @@ class AdminApi:
         self.ca_file = Path(cluster["certificate-authority"])
         self._tls = ssl.create_default_context(cafile=str(self.ca_file))
         self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        self._kept = threading.local()
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
         """The decoded answer (text where it is not JSON). ApiError for a status of 400 and above, OSError without a connection."""
-        address = urlsplit(self.server)
-        connection = HTTPSConnection(address.hostname or "127.0.0.1", address.port, context=self._tls, timeout=timeout)
+        connection = self._connection(timeout)
         try:
             content = None if body is None else json.dumps(body)
             headers = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
             connection.request(method, path, content, headers)
             answer = connection.getresponse()
             text = answer.read().decode()
-        except HTTPException as error:
-            raise ConnectionError(f"{method} {path}: {error!r}") from error
-        finally:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, HTTPException):
+                raise ConnectionError(f"{method} {path}: {error!r}") from error
+            raise
         decoded = json.loads(text) if text.startswith("{") else text
         if answer.status >= 400:
             raise ApiError(answer.status, decoded.get("message", text) if isinstance(decoded, dict) else text)
         return decoded
+
+    def _connection(self, timeout: float) -> HTTPSConnection:
+        """This thread's connection. It opens itself where it is closed, and is closed here where the server has gone meanwhile."""
+        connection: HTTPSConnection | None = getattr(self._kept, "connection", None)
+        if connection is None:
+            address = urlsplit(self.server)
+            connection = self._kept.connection = HTTPSConnection(address.hostname or "127.0.0.1", address.port, context=self._tls)
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+            # Between two requests a server sends nothing but the end of the connection.
+            poll = select.poll()
+            poll.register(connection.sock, select.POLLIN)
+            if poll.poll(0):
+                connection.close()
+        return connection
 
     def get(self, path: str) -> Any:
         """GET."""

@@ -59,6 +59,7 @@ class Cluster:
         self._desired_name = name
         self._pools = tuple(pools)
         self._workspace: Workspace | None = None
+        self._api: AdminApi | None = None
 
     @classmethod
     def attach(cls, name: str) -> Cluster:
@@ -90,7 +91,7 @@ class Cluster:
         """End every process of the cluster and delete its directory. May be called again."""
         if self._workspace is not None:
             self._workspace.remove()
-            self._workspace = None
+            self._workspace = self._api = None
 
     def __enter__(self) -> Cluster:
         return self.start()
@@ -128,7 +129,9 @@ class Cluster:
     @property
     def api(self) -> AdminApi:
         """The API server as administrator, without kubectl."""
-        return self.control_plane.api
+        if self._api is None:
+            self._api = self.control_plane.api
+        return self._api
 
     @property
     def server(self) -> str:
