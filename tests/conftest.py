@@ -34,7 +34,8 @@ class Kubectl(Protocol):
 def cluster() -> Iterator[Cluster]:
     """One cluster for the whole session, with the project's CRD; tests work in namespaces of their own.
 
-    A cluster that cannot be started fails the tests that need it: a skipped level would look like a passed one.
+    Each pytest-xdist worker is a session, so what a test does to the whole cluster disturbs no test of another worker. A cluster that
+    cannot be started fails the tests that need it: a skipped level would look like a passed one.
     """
     with Cluster() as running:
         if any(CRDS.glob("*.yaml")):
@@ -66,9 +67,9 @@ class StartOperator(Protocol):
     def __call__(self, name: str = "operator", *, kubeconfig: Path | None = None, **settings: str) -> OperatorProcess: ...
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulator(cluster: Cluster) -> Iterator[SimulatorProcess]:
-    """The engine simulator, which plays the engine pods of every namespace."""
+    """The engine simulator, which plays the pods of every namespace: those of a file that does not ask for it are left to kwok."""
     with SimulatorProcess(cluster) as running:
         yield running
 
@@ -79,7 +80,7 @@ def rights(cluster: Cluster) -> None:
     install_chart(cluster, crds=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pod_watch(cluster: Cluster) -> Iterator[PodWatch]:
     """Records every change of every engine pod from the watch stream."""
     with PodWatch(cluster) as watch:

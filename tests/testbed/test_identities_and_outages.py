@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from testbed.api import ApiError
 from testbed.audit import WRITE_VERBS, service_account_user
 from testbed.cluster import Cluster, CommandError
+from testbed.nodes import NodePool
 from testbed.waiting import wait_until
 
 POD_READER = """
@@ -57,7 +60,15 @@ def test_the_audit_log_counts_each_request_by_its_user(cluster: Cluster, namespa
     assert cluster.audit(cluster.audit_mark(), user=user) == []
 
 
-def test_a_killed_api_server_comes_back_with_its_state_and_acts_at_once(cluster: Cluster, namespace: str) -> None:
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Cluster]:
+    """A cluster whose API server may go away: kwok takes up to half a minute to find it again."""
+    with Cluster(pools=[NodePool("cpu", 1, gpus=0)]) as running:
+        yield running
+
+
+def test_a_killed_api_server_comes_back_with_its_state_and_acts_at_once(fragile: Cluster) -> None:
+    cluster, namespace = fragile, fragile.create_namespace()
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "before"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     cluster.apply_yaml(pod, namespace)
     cluster.kubectl("wait", "pod/before", "--for=condition=Ready", "--namespace", namespace, "--timeout=60s")
@@ -76,15 +87,15 @@ def test_a_killed_api_server_comes_back_with_its_state_and_acts_at_once(cluster:
     assert addresses[0] != addresses[1]
 
 
-def test_a_paused_api_server_answers_nobody_and_goes_on(cluster: Cluster) -> None:
-    cluster.control_plane.pause_apiserver()
+def test_a_paused_api_server_answers_nobody_and_goes_on(fragile: Cluster) -> None:
+    fragile.control_plane.pause_apiserver()
     try:
-        assert not cluster.api.is_ready()
+        assert not fragile.api.is_ready()
         with pytest.raises(TimeoutError):
-            cluster.api.request("GET", "/version", timeout=0.2)
+            fragile.api.request("GET", "/version", timeout=0.2)
     finally:
-        cluster.control_plane.resume_apiserver()
-    wait_until(cluster.api.is_ready, "the API server to go on")
+        fragile.control_plane.resume_apiserver()
+    wait_until(fragile.api.is_ready, "the API server to go on")
 
 
 def test_helm_installs_with_its_caches_in_the_cluster_directory(
