@@ -4,12 +4,19 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 export PYTHONPATH := $(CURDIR)
+# Some images set it; without bytecode every one of hundreds of starts of Python compiles this project anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
+SLOWEST := --durations=10 --durations-min=1
+# Tests on clusters wait more than they compute: more workers than cores, each with a cluster of its own. A file stays with one worker.
+ON_CLUSTERS := $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
+# What only computes runs beside what waits for a cluster, at lower priority. Each prints when it has ended.
+BESIDE := --no-print-directory --keep-going --output-sync=target
 LOCK := --generate-hashes --no-emit-index-url --universal --python-version 3.11 --quiet --custom-compile-command "make lock"
 CRD := crds/serving.dflash.io_dflashdeployments.yaml
 
@@ -45,10 +52,16 @@ demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo
 
 .PHONY: test
-test: lint binaries ## Lint, types, layers, then the levels unit, api and cluster
-	@echo "==> unit";    $(PYTEST) -n auto tests/unit tests/chart tests/monitoring
-	@echo "==> api";     $(PYTEST) tests/api
-	@echo "==> cluster"; $(PYTEST) tests/testbed tests/cluster
+test: binaries ## Lint, types, layers and the levels unit, api and cluster, beside each other
+	@$(MAKE) $(BESIDE) --jobs=3 lint test-unit test-cluster
+
+.PHONY: test-unit
+test-unit: $(STAMP) ## Of `make test`, what needs no cluster
+	@echo "==> unit"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit tests/chart tests/monitoring
+
+.PHONY: test-cluster
+test-cluster: $(STAMP) binaries ## Of `make test`, what needs a cluster
+	@echo "==> api, cluster"; $(ON_CLUSTERS) tests/cluster tests/testbed tests/api
 
 .PHONY: lint
 lint: $(STAMP) ## Style, types, layering
@@ -78,9 +91,20 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 	@$(BIN)/python -m testbed.contract
 
 .PHONY: e2e
-e2e: $(STAMP) binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
-	@echo "==> model of the planner"; DFLASH_MODEL_SEQUENCES=2000 $(PYTEST) -n auto tests/unit/planning/test_model.py
-	@echo "==> e2e"; $(PYTEST) tests/e2e
+e2e: binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
+	@DFLASH_MODEL_SEQUENCES=$${DFLASH_MODEL_SEQUENCES:-500} $(MAKE) $(BESIDE) --jobs=2 e2e-model e2e-cluster
+
+.PHONY: e2e-all
+e2e-all: ## The same with every kill point and longer runs of the model, of which `make e2e` takes samples
+	@DFLASH_KILL_POINTS=all DFLASH_MODEL_SEQUENCES=2000 $(MAKE) --no-print-directory e2e
+
+.PHONY: e2e-model
+e2e-model: $(STAMP) # Of `make e2e`: random sequences of events against the planner
+	@echo "==> model of the planner"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit/planning/test_model.py
+
+.PHONY: e2e-cluster
+e2e-cluster: $(STAMP) binaries # Of `make e2e`: the stories on clusters
+	@echo "==> e2e"; $(ON_CLUSTERS) tests/e2e
 
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line

@@ -26,6 +26,8 @@ from testbed.waiting import wait_until
 from tests.chart.kinds import monitoring_definitions
 from tests.chart.rendering import CHART, installer_role, parsed
 
+pytestmark = pytest.mark.long
+
 PREVIOUS = Path(__file__).parents[1] / "chart" / "data" / "dflash-operator-0.1.0.tgz"
 RELEASE = "dflash-operator"
 CRD = "dflashdeployments.serving.dflash.io"

@@ -20,6 +20,8 @@ from testbed.gates import each_gate
 from testbed.operator_process import NAMESPACE, ROOT
 from testbed.simulator_process import SimulatorProcess
 
+pytestmark = pytest.mark.long
+
 PATIENT = each_gate(window="10m", interval="1s")
 """A candidate that is judged for so long is still there when the queries are asked."""
 STEP_S = 2.0

@@ -16,6 +16,8 @@ from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
 from tests.support.deployment import JUDGED, UNJUDGED, Deployment, played_with, rollout_spec
 
+pytestmark = pytest.mark.long
+
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}
 ENGINES = ({"name": "sglang", "version": "0.5.23"}, {"name": "vllm", "version": "0.33.0"})

@@ -23,6 +23,8 @@ from testbed.waiting import wait_until
 from tests.conftest import StartOperator
 from tests.support.deployment import Deployment, Version, followed, played_with, rollout_spec
 
+pytestmark = pytest.mark.long
+
 MODEL = "Qwen/Qwen3.5-9B"
 REPLICAS = 2
 LOW, HIGH = REPLICAS, 32 * REPLICAS
