@@ -52,7 +52,7 @@ demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo
 
 .PHONY: test
-test: binaries ## Lint, types, layers and the levels unit, api and cluster, beside each other
+test: binaries ## Lint, types, layers and the levels unit, api and cluster
 	@$(MAKE) $(BESIDE) --jobs=3 lint test-unit test-cluster
 
 .PHONY: test-unit

@@ -41,8 +41,6 @@ _EXTRA_ARGUMENTS = (
     # Nothing here has to survive a power cut.
     "etcd=unsafe-no-fsync=true",
 )
-# A sixth of the API server's work is collecting garbage, where memory is not what is short.
-_ENVIRONMENT = {"GOGC": "300"}
 # Their informers back off to a minute during an outage. Not kwok: a new one may give a pod the address of another.
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 
@@ -74,7 +72,7 @@ class ControlPlane:
             command += [flag, str(programs[program])]
         for argument in _EXTRA_ARGUMENTS:
             command += ["--extra-args", argument]
-        environment = {**os.environ, **_ENVIRONMENT, "KWOK_WORKDIR": str(self._workspace.directory)}
+        environment = {**os.environ, "KWOK_WORKDIR": str(self._workspace.directory)}
         try:
             answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -130,8 +128,7 @@ class ControlPlane:
 
     def start(self, component: str) -> None:
         """Start one server that was stopped, with the flags it had."""
-        log = self.audit_log.with_name(f"{component}.log")
-        self.process(component).start(self.components()[component], log, {**os.environ, **_ENVIRONMENT})
+        self.process(component).start(self.components()[component], self.audit_log.with_name(f"{component}.log"))
 
     def _wait_ready(self, timeout: float) -> None:
         wait_until(self.api.is_ready, "the API server to become ready", timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -29,10 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-class Kubectl(Protocol):
+@dataclass(frozen=True)
+class Kubectl:
     """`kubectl` as administrator in the test's namespace: returns standard output, raises CommandError when it fails."""
 
-    def __call__(self, *arguments: str, input: str | None = None) -> str: ...
+    cluster: Cluster
+    namespace: str
+
+    def __call__(self, *arguments: str, input: str | None = None) -> str:
+        return self.cluster.kubectl("--namespace", self.namespace, *arguments, input=input)
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +65,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def kubectl(cluster: Cluster, namespace: str) -> Kubectl:
     """See Kubectl."""
-
-    def run(*arguments: str, input: str | None = None) -> str:
-        return cluster.kubectl("--namespace", namespace, *arguments, input=input)
-
-    return run
+    return Kubectl(cluster, namespace)
 
 
 class StartOperator(Protocol):

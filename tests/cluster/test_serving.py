@@ -14,6 +14,7 @@ from testbed.cluster import Cluster
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 from tests.conftest import Kubectl, StartOperator
+from tests.support.deployment import Deployment
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "a" * 40
@@ -35,15 +36,11 @@ def get(kubectl: Kubectl, *what: str) -> Any:
 
 
 def status(kubectl: Kubectl, name: str = "chat") -> dict[str, Any]:
-    found: dict[str, Any] = get(kubectl, "dfd", name).get("status") or {}
-    return found
+    return Deployment(kubectl.cluster, kubectl.namespace, name).status()
 
 
 def condition(kubectl: Kubectl, type: str, name: str = "chat") -> tuple[str, str, str]:
-    for item in status(kubectl, name).get("conditions", ()):
-        if item["type"] == type:
-            return item["status"], item["reason"], item["message"]
-    return "", "", ""
+    return Deployment(kubectl.cluster, kubectl.namespace, name).condition(type)
 
 
 def ready(kubectl: Kubectl, name: str = "chat") -> None:

@@ -46,7 +46,8 @@ def deployment(name: str, replicas: int, *extra: str, annotations: dict[str, str
 
 
 def pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(kubectl("get", "pods", "-l", f"app={name}", "-o", "json"))["items"]
+    listing = f"/api/v1/namespaces/{kubectl.namespace}/pods?labelSelector=app%3D{name}"
+    found: list[dict[str, Any]] = kubectl.cluster.api.get(listing)["items"]
     return found
 
 
