@@ -45,7 +45,7 @@ class Kubectl:
 def cluster() -> Iterator[Cluster]:
     """One cluster for the whole session, with the project's CRD; tests work in namespaces of their own.
 
-    Each pytest-xdist worker is a session, so what a test does to the whole cluster disturbs no test of another worker. A cluster that
+    Each worker of pytest-xdist is a session, so what a test does to the whole cluster disturbs no test of another worker. A cluster that
     cannot be started fails the tests that need it: a skipped level would look like a passed one.
     """
     with Cluster() as running:

@@ -52,8 +52,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(engine: str = "sglang", release: str = "0.5.23", startup_s: float = 0.0, **settings: object) -> AsyncIterator[Running]:
-    clock = Clock(SPEED)
+async def running(
+    engine: str = "sglang", release: str = "0.5.23", startup_s: float = 0.0, speed: float = SPEED, **settings: object
+) -> AsyncIterator[Running]:
+    clock = Clock(speed)
     made = EngineSettings(engine, release, "Qwen/Qwen3.5-9B", "m", 0, **{"block_size": 16, **settings})
     simulated = SimulatedEngine(made, seed_table().match(made.target), now=clock.now(), startup_s=startup_s)
     exits: list[tuple[int, str]] = []
@@ -203,13 +205,13 @@ async def test_faults_of_the_api_and_health() -> None:
 
 async def test_hang_in_the_middle_of_a_request_delays_it() -> None:
     async with running() as server:
-        request = asyncio.create_task(server.complete(1000))
+        request = asyncio.create_task(server.complete(10_000))
         await eventually(lambda: bool(server.host.engine.batch.in_service))
         await server.fault(hang=True)
         await asyncio.sleep(0.2)
         assert not request.done()
         await server.fault(hang=False)
-        assert (await request)[1]["usage"]["completion_tokens"] == 1000
+        assert (await request)[1]["usage"]["completion_tokens"] == 10_000
         page = await server.metrics()
         latency = next(line for line in page.splitlines() if line.startswith("sglang:e2e_request_latency_seconds_sum"))
         assert float(latency.rsplit(" ", 1)[1]) > 0.2 * SPEED
@@ -249,15 +251,17 @@ async def test_vllm_knows_its_model_name_and_both_refuse_bad_limits() -> None:
 
 
 async def test_traffic_in_a_closed_loop_measures_tokens_acceptance_and_concurrency() -> None:
-    async with running() as server, Client(Target([server.url], "m"), Shots(Mix({"math500": 1.0}, max_tokens=600, stream=0.3))) as client:
+    speed = 5.0
+    shots = Shots(Mix({"math500": 1.0}, max_tokens=600, stream=0.3))
+    async with running(speed=speed) as server, Client(Target([server.url], "m"), shots) as client:
         before, start_s = await client.acceptance_totals(), client.now()
-        await client.closed_loop(8, 1.5)
+        await client.closed_loop(8, 3.0)
         report = summarize(client.log, start_s, client.now(), (await client.acceptance_totals()).since(before))
         assert not report.errors
         assert report.acceptance_length == pytest.approx(7.34, rel=0.05)
         assert report.mean_concurrency == pytest.approx(8, rel=0.15)
-        # at this speed an answer takes 50 ms, so the loop's own delays and start-up weigh; the exact figure is tested in simulated time
-        assert 0.6 * 5114 < report.tokens_per_second / SPEED < 1.05 * 5114
+        # at this speed an answer takes 200 ms, so the loop's own delays and start-up weigh; the exact figure is tested in simulated time
+        assert 0.6 * 5114 < report.tokens_per_second / speed < 1.05 * 5114
         assert report.time_to_first_token_s["p50"] is not None
 
 
