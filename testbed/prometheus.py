@@ -34,7 +34,7 @@ class Prometheus:
 
     `kubeconfig` is the identity under which pods are found (the cluster's administrator by default; get, list and watch on pods suffice),
     `namespaces` limits where, `rule_files` are recording and alerting rules. Series carry namespace, pod and node, and each pod label
-    with characters not allowed in label names made `_`.
+    with characters not allowed in label names made `_`. One started later under the same `name` goes on with the data of this one.
     """
 
     def __init__(
@@ -44,12 +44,13 @@ class Prometheus:
         namespaces: Sequence[str] = (),
         kubeconfig: Path | None = None,
         rule_files: Sequence[Path] = (),
+        name: str = "prometheus",
     ) -> None:
-        self._directory = cluster.directory / "prometheus"
+        self._directory = cluster.directory / name
         self._log = self._directory / "prometheus.log"
         self._others = self._directory / "others.json"
         self._config = _configuration(scrape_interval_s, namespaces, kubeconfig or cluster.admin_kubeconfig, rule_files, self._others)
-        self._process: RecordedProcess = cluster.workspace.process("prometheus")
+        self._process: RecordedProcess = cluster.workspace.process(name)
         self.url = ""
 
     def start(self, timeout: float = 30.0) -> Prometheus:

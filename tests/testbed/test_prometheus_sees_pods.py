@@ -54,7 +54,7 @@ def test_pods_are_scraped_at_their_own_address_with_their_labels(
 ) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("groups: [{name: g, rules: [{record: sim_doubled, expr: 2 * sim_last_octet}]}]")
-    with Prometheus(cluster, scrape_interval_s=0.5, namespaces=[namespace], rule_files=[rules]) as prometheus:
+    with Prometheus(cluster, scrape_interval_s=0.5, namespaces=[namespace], rule_files=[rules], name=namespace) as prometheus:
         wait_until(lambda: set(prometheus.values("sim_doubled")) == {"seen-0", "seen-1"}, "both pods to be scraped")
         found = {series["metric"]["pod"]: series["metric"] for series in prometheus.query("sim_address")}
         assert {pod: metric["host"] for pod, metric in found.items()} == {pod: pods[pod] for pod in ("seen-0", "seen-1")}
@@ -72,7 +72,7 @@ def test_pods_are_found_with_the_rights_of_a_service_account(cluster: Cluster, n
     cluster.kubectl(
         "create", "rolebinding", "view", "--clusterrole=view", f"--serviceaccount={namespace}:default", "--namespace", namespace
     )
-    with Prometheus(cluster, namespaces=[namespace], kubeconfig=identity) as prometheus:
+    with Prometheus(cluster, namespaces=[namespace], kubeconfig=identity, name=namespace) as prometheus:
         wait_until(lambda: set(prometheus.values("up == 1")) == set(pods) - {"unseen"}, "both pods to be scraped")
 
 
