@@ -71,7 +71,9 @@ def test_a_trial_that_is_paused_is_judged_and_not_promoted(start_operator: Start
     deployment = Deployment(cluster, namespace).create(spec(rollout=JUDGED))
     deployment.wait_done()
     deployment.patch(drafter={"revision": NEW})
-    deployment.wait_phase("Canary", "Analyzing")
+    candidate = deployment.wait_phase("Canary", "Analyzing")["revision"]
+    # Paused before its replica is made, it would wait for that and have nothing to be judged by.
+    wait_until(lambda: deployment.pod_uids(candidate), "its replica")
     deployment.patch(rollout={"paused": True})
     deployment.wait_phase("Paused")
     wait_until(lambda: deployment.verdicts().get("text", {}).get("verdict") == "Successful", "the verdict")
