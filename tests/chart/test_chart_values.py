@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from dflash_controller import __version__
-from dflash_controller.engines.sglang import limits
-from dflash_controller.engines.vllm import launch
+from dflash_controller.engines.sglang import limits as sglang
+from dflash_controller.engines.vllm import limits as vllm
 from dflash_controller.runtime.settings import Settings, SettingsError
 from hack.chart_reference import REFINED, ChartError, Value, renewed, values
 from tests.chart.rendering import CHART, MONITORING, ROOT, manifests, render
@@ -22,7 +22,7 @@ DEFAULTS = Settings()
 DOCUMENTED = values((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 
-SGLANG, VLLM = limits.RELEASES.floor, launch.RELEASES.floor
+SGLANG, VLLM = sglang.RELEASES.floor, vllm.RELEASES.floor
 
 
 def before(release: str) -> str:

@@ -18,7 +18,7 @@ from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.engines.sglang.limits import RELEASES as SGLANG
-from dflash_controller.engines.vllm.launch import RELEASES as VLLM
+from dflash_controller.engines.vllm.limits import RELEASES as VLLM
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.settings import PREFIX, Settings

@@ -13,7 +13,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Flag, index, parsed
 from dflash_controller.engines.protocol import Launch, LaunchRequest, ModelRef
 from dflash_controller.engines.sglang.limits import GUARD as SGLANG_GUARD
-from dflash_controller.engines.vllm.launch import GUARD as VLLM_GUARD
+from dflash_controller.engines.vllm.limits import GUARD as VLLM_GUARD
 from testbed.contract.examples import H100, request
 from testbed.simulator.argv import parse
 from testbed.simulator.option_table import facts, table_names
