@@ -1,6 +1,6 @@
 """PromQL over the engines' own series, by dialect. Pure.
 
-Names, matchers and ranks are those the operator itself reads by (``observe.dialect``), so a rule and the status never mean different
+Names, matchers and ranks are those the operator itself reads by (``engines``), so a rule and the status never mean different
 things.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.series import Series
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.series import Series
 from dflash_controller.observe.sources.prometheus.promql import selector
 
 RATE_WINDOW = "2m"
 """Four scrapes where a scrape comes every 30 s, the rarest that the tuner learns from; eight of the operator's own PodMonitor."""
 
+METRIC_SCHEMAS = {name: ENGINES[name].metric_schema for name in ("vllm", "sglang")}
+"""In the order in which the rules name the engines."""
 _SERIES = {engine: {one.quantity: one for one in (*dialect.counters, *dialect.histograms)} for engine, dialect in METRIC_SCHEMAS.items()}
 
 

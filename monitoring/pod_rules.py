@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dflash_controller.api import names
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from monitoring.engine_queries import level, level_of, rate_of
+from monitoring.engine_queries import METRIC_SCHEMAS, level, level_of, rate_of
 from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagged
 
 _LABELS = {"deployment": names.LABEL_DEPLOYMENT, "revision": names.LABEL_REVISION, "block_size": names.LABEL_BLOCK_SIZE}

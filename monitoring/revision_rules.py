@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.series import Series
-from monitoring.engine_queries import rate, rate_of
+from dflash_controller.model.series import Series
+from monitoring.engine_queries import METRIC_SCHEMAS, rate, rate_of
 from monitoring.rule import DEPLOYMENT, QUANTILES, REVISION, REVISION_INFO, Rule, any_of, listed, quotient, summed, tagged
 
 TTFT_OBJECTIVE_S = 2.0

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.model.metric_schema import MetricSchema
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -90,6 +91,8 @@ class Engine(Protocol):
 
     name: str
     default_port: int
+    metric_schema: MetricSchema
+    """Series and formulas of every release."""
 
     def dialect(self, version: str) -> ReleaseProfile | Problem:
         """The dialect for a version; a Problem where the release cannot run DFlash at all or is not a version."""

@@ -8,14 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSeries
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.measurement import Error
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.store import LoadSampleStore
-from dflash_controller.observe.pipeline import metric_schema
 from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
-from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Error
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.pipeline.source import Round, Source, Target
 from dflash_controller.observe.status_values.display import Display, DisplaySettings, StatusMetrics
 from dflash_controller.observe.status_values.health import NO_READY_PODS, FailureThreshold, MetricsHealth, source_failure, verdict
@@ -176,9 +176,7 @@ def _metric_values(targets: Sequence[Target], reading: Round) -> RevisionMetrics
     windows = [reading.windows[target.uid] for target in targets if target.uid in reading.windows]
     if windows:
         first = targets[0]
-        return metric_schema.revision_metrics(
-            metric_schema.METRIC_SCHEMAS[first.engine], windows, expected=len(targets), speculation_on=first.speculation_on
-        )
+        return revision_metrics(ENGINES[first.engine].metric_schema, windows, expected=len(targets), speculation_on=first.speculation_on)
     for target in targets:
         source_failure = reading.failures.get(target.uid)
         if isinstance(source_failure, Error):

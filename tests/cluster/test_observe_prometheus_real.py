@@ -14,13 +14,12 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.measurement import Value
+from dflash_controller.model.series import LabelledMetric, Span
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, revision_metrics
-from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Value
-from dflash_controller.observe.pipeline.series import LabelledMetric, Span
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.pipeline.source import Source, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
@@ -115,7 +114,9 @@ async def measured(source: Source, targets: list[Target], until: float) -> dict[
         filled = [window.seconds >= WINDOW_S - 1 and window.deltas for window in got.windows.values()]
         if len(filled) == len(targets) and all(filled):
             return {
-                target.engine: revision_metrics(METRIC_SCHEMAS[target.engine], [got.windows[target.uid]], expected=1, speculation_on=True)
+                target.engine: revision_metrics(
+                    ENGINES[target.engine].metric_schema, [got.windows[target.uid]], expected=1, speculation_on=True
+                )
                 for target in targets
             }
         assert time.monotonic() < until, f"no full windows: {got}"
@@ -132,7 +133,7 @@ async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: 
     until = time.monotonic() + 60
     try:
         by_query, by_scrape = await asyncio.gather(measured(queried, targets, until), measured(scraped, targets, until))
-        for engine in METRIC_SCHEMAS:
+        for engine in ENGINES:
             one, other = by_query[engine], by_scrape[engine]
             assert one.acceptance_by_position == pytest.approx(other.acceptance_by_position, rel=0.02)
             for name in ("acceptance_length", "concurrency", "step_time_s", "block_size", "tokens_per_second"):
@@ -175,9 +176,9 @@ async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_p
         assert all(0.5 < gap < 4 for gap in gaps), gaps
         assert trace.readings[-1].at_s > time.time() - 5
         first, last = trace.readings[0], trace.readings[-1]
-        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), METRIC_SCHEMAS[target.engine])
+        page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), ENGINES[target.engine].metric_schema)
         assert page is not None
-        whole = counter_snapshot(METRIC_SCHEMAS[target.engine], page, 0.0, speculation_on=True)
+        whole = ENGINES[target.engine].metric_schema.counter_snapshot(page, 0.0, True)
         # The page grows by its own value in 100 s.
         for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "generated_tokens"):
             grown = (getattr(last, name) - getattr(first, name)) / getattr(whole, name)
@@ -219,7 +220,7 @@ async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes
         await queried.close()
         await scraped.close()
     for target in targets:
-        dialect = METRIC_SCHEMAS[target.engine]
+        dialect = ENGINES[target.engine].metric_schema
         page = read_page((PAGES / RECORDED[target.engine]).read_text(encoding="utf-8"), dialect)
         assert page is not None
         ends = [span.end_s for span in asked[target.uid]]

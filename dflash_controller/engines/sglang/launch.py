@@ -25,6 +25,7 @@ from dflash_controller.engines.sglang.limits import (
     extra_problems,
     usable,
 )
+from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -36,6 +37,7 @@ class SGLang:
 
     name = "sglang"
     default_port = 30000
+    metric_schema = METRIC_SCHEMA
 
     def dialect(self, version: str) -> ReleaseProfile | Problem:
         """See Engine."""

@@ -23,6 +23,7 @@ from dflash_controller.engines.vllm.limits import (
     extra_problems,
     safe_token_budget,
 )
+from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 
 _MASTER_PORT = 29500
 
@@ -32,6 +33,7 @@ class VLLM:
 
     name = "vllm"
     default_port = 8000
+    metric_schema = METRIC_SCHEMA
 
     def dialect(self, version: str) -> ReleaseProfile | Problem:
         """See Engine."""

@@ -12,21 +12,17 @@ may be of another time (SGLang). So the smaller of the two counts wherever the s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.decode_window import DecodeWindow
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.series import CounterWindow
 from dflash_controller.observe.load.littles_law import Counted, LittlesLaw
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric
 
 _PREFILL_SHARE = 1 / 6
 """Of the tokens computed (prompt tokens, and those verified). Step time grows by less than their number, by its root to its 0.8th power
 where it grows at all, so a sixth of the tokens is a tenth of the time."""
-_CACHE_USE = 0.9
-_BARE_SHARE = 0.02
-"""Of the passes: one without graph takes up to twice the time."""
-_FRACTION = 0.05
-"""A mean block farther from a whole number is a mixture of several."""
 _JUMP, _JUMP_REQUESTS = 1.5, 1.0
 """A load that differs by more than this factor and one request from the load sample before moved within one of the two."""
 _SKEWED = 1.15
@@ -47,52 +43,6 @@ _KEPT = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
-    """Requests that ended in a window."""
-
-    requests: float
-    prompt: float
-    """Their tokens."""
-    generated: float
-    lived_s: float | None
-    """For how long they were decoded, in all; None: not exported."""
-
-    @property
-    def context(self) -> float:
-        """Tokens that one of them held while it was decoded: all of its prompt, and on average half of its answer."""
-        return (self.prompt + self.generated / 2) / self.requests if self.requests > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the counters of a window say. ``busy_s`` ÷ steps would be the mean step time, were the engine never idle."""
-
-    block: int
-    batch: float
-    """Requests in a step, mean over the steps; 0 where nothing was decoded."""
-    passes: float
-    request_steps: float
-    """Of all requests together."""
-    told: tuple[float, float]
-    """Seconds that steps took for the requests in them, and how many steps those were."""
-    life_s: float
-    """Mean duration of the requests that ``told`` is told by; 0 where they tell it step by step."""
-    steps: float
-    committed: float
-    tokens: float
-    survival: tuple[float, ...]
-    prefilled: float
-    excluded: str
-    ended: _Ended
-
-    @property
-    def own_step_s(self) -> float | None:
-        """Seconds a step took for the requests in it; None where none tells."""
-        seconds, steps = self.told
-        return seconds / steps if seconds > 0 and steps > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
 class _Past:
     seconds: float
     concurrency: float
@@ -103,7 +53,7 @@ class Follower:
     """Follows one pod. ``speculation_on``: as its revision has it; vLLM tells itself when a schedule switches it off."""
 
     def __init__(self, engine: str, speculation_on: bool) -> None:
-        self._read = _READERS[engine]
+        self._decode_window = ENGINES[engine].metric_schema.decode_window
         self._speculation_on = speculation_on
         self._past: deque[_Past] = deque(maxlen=_KEPT)
         self._credited: deque[tuple[float, float]] = deque(maxlen=_KEPT)
@@ -117,7 +67,7 @@ class Follower:
         For SGLang that includes the acceptance length before the first request has ended.
         """
         self.last_s = end_s
-        seen = self._read(window, self._speculation_on, self._acceptance)
+        seen = self._decode_window(window, self._speculation_on, self._acceptance)
         if seen is None or window.seconds <= 0:
             return None
         inconsistent = self._inconsistent(window.seconds, seen)
@@ -144,14 +94,14 @@ class Follower:
             inconsistent=inconsistent,
         )
 
-    def _inconsistent(self, seconds: float, seen: _Seen) -> bool:
+    def _inconsistent(self, seconds: float, seen: DecodeWindow) -> bool:
         ended = seen.ended
         if seen.excluded in _WAITED or ended.lived_s is None:
             self._law.clear()
             return False
         return self._law.contradicts(Counted(seconds, seen.batch, seen.request_steps, *seen.told, ended.requests, ended.lived_s))
 
-    def _step_time(self, seconds: float, seen: _Seen) -> tuple[float, bool]:
+    def _step_time(self, seconds: float, seen: DecodeWindow) -> tuple[float, bool]:
         """Seconds per step, and whether the load was steady enough for that to be the step time at the mean load."""
         pass_s = seconds / seen.passes
         before = self._past[-1] if self._past else None
@@ -188,112 +138,6 @@ def _near(one: float, other: float, factor: float, requests: float) -> bool:
     return high <= factor * low + requests
 
 
-def _prefilling(seen: _Seen) -> bool:
+def _prefilling(seen: DecodeWindow) -> bool:
     verified = seen.block * seen.batch * seen.passes
     return seen.prefilled > _PREFILL_SHARE * (seen.prefilled + verified)
-
-
-def _crowded(window: CounterWindow, evicted: bool) -> str:
-    if evicted:
-        return "Preemption"
-    if window.levels.get(LabelledMetric("cache_use"), 0.0) > _CACHE_USE:
-        return "CacheFull"
-    return "Queue" if window.levels.get(LabelledMetric("waiting"), 0.0) > 0 else ""
-
-
-_Acceptance = Callable[[float, float], float | None]
-
-
-def _vllm(window: CounterWindow, speculation_on: bool, _: _Acceptance) -> _Seen | None:
-    """One inter-token latency is observed per request and step, so its count is the requests' steps and its sum the time they took."""
-    needed = [window.deltas.get(LabelledMetric(name)) for name in ("request_steps", "step_seconds", "steps", "tokens")]
-    if any(value is None for value in needed):
-        return None
-    request_steps, seconds, passes, tokens = (value or 0.0 for value in needed)
-    moved = {
-        name: window.deltas.get(LabelledMetric(name), 0.0)
-        for name in (
-            *("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions"),
-            *("requests", "ended_prompt", "ended_generated"),
-        )
-    }
-    drafts = moved["drafts"] if speculation_on else 0.0
-    by_position = {
-        int(cell.part): value for cell, value in window.deltas.items() if cell.quantity == "accepted_at" and cell.part.isdecimal()
-    }
-    mean = 1.0 + moved["draft_tokens"] / drafts if drafts > 0 else 1.0
-    block = round(mean)
-    one_block = drafts > 0 and abs(mean - block) <= _FRACTION and not any(by_position[i] > 0 for i in by_position if i >= block - 1)
-    # A step that a schedule runs without drafts counts none.
-    mixed = drafts > 0 and (not one_block or drafts < (1 - _FRACTION) * request_steps)
-    ended = _Ended(moved["requests"], moved["ended_prompt"], moved["ended_generated"], window.deltas.get(LabelledMetric("lived_seconds")))
-    if request_steps <= 0 or passes <= 0:
-        return _Seen(max(1, block), 0.0, 0.0, 0.0, (0.0, 0.0), 0.0, 0.0, 0.0, max(0.0, tokens), (), 0.0, "", ended)
-    return _Seen(
-        block=max(1, block),
-        batch=max(1.0, request_steps / passes),
-        passes=passes,
-        request_steps=request_steps,
-        told=(seconds, request_steps),
-        life_s=0.0,
-        steps=drafts or request_steps,
-        committed=drafts + moved["accepted"] if drafts > 0 else request_steps,
-        tokens=tokens,
-        survival=tuple(min(1.0, by_position[i] / drafts) for i in sorted(by_position) if i < block - 1) if one_block else (),
-        prefilled=max(0.0, moved["prompt"] - moved["cached"]),
-        excluded=_crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
-        ended=ended,
-    )
-
-
-def _sglang(window: CounterWindow, speculation_on: bool, acceptance: _Acceptance) -> _Seen | None:
-    """Passes and decoded tokens are counted in every pass; verify steps, tokens and latencies of requests when those end.
-
-    Counters appear with their first increment, so a missing one stood still. Decode passes do not prefill: those that do are others, whose
-    time is in the window's and in the other requests' latency alike.
-    """
-    moved = {
-        name: window.deltas.get(LabelledMetric(name), 0.0)
-        for name in (
-            *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
-            *("prefilled", "entered", "bare_passes", "prompt"),
-        )
-    }
-    block = round(window.levels.get(LabelledMetric("block"), 0.0)) if speculation_on else 1
-    if block < 1:
-        return None
-    ended, generated = moved["verify_steps"], moved["generated"]
-    length: float | None = 1.0
-    if speculation_on:
-        length = acceptance(generated, ended)
-    else:
-        ended = max(0.0, generated - moved["requests"])
-    # Queueing and prefill are credited when a request enters, and more may enter than end, or fewer.
-    share = moved["requests"] / moved["entered"] if moved["entered"] > 0 else 0.0
-    decoded_s = max(0.0, moved["e2e_seconds"] - share * (moved["queue_seconds"] + moved["prefill_seconds"]))
-    requests = _Ended(moved["requests"], moved["prompt"], generated, decoded_s if decoded_s > 0 or not moved["requests"] else None)
-    passes, tokens = moved["passes"], moved["tokens"]
-    committed = min(generated, block * ended) if speculation_on else ended
-    if passes <= 0 or tokens <= 0:
-        return _Seen(block, 0.0, 0.0, 0.0, (decoded_s, ended), 0.0, ended, committed, max(0.0, tokens), (), 0.0, "", requests)
-    if length is None:
-        return None
-    return _Seen(
-        block=block,
-        batch=max(1.0, tokens / (length * passes)),
-        passes=passes,
-        request_steps=tokens / length,
-        told=(decoded_s, ended),
-        life_s=moved["e2e_seconds"] / moved["requests"] if moved["requests"] > 0 else 0.0,
-        steps=ended,
-        committed=committed,
-        tokens=tokens,
-        survival=(),
-        prefilled=moved["prefilled"],
-        excluded=_crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
-        or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
-        ended=requests,
-    )
-
-
-_READERS: Mapping[str, Callable[[CounterWindow, bool, _Acceptance], _Seen | None]] = {"vllm": _vllm, "sglang": _sglang}

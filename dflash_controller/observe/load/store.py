@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.series import Span
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
-from dflash_controller.observe.pipeline.series import Span
 from dflash_controller.observe.pipeline.source import Target
 
 WARM_UP_S = 10.0

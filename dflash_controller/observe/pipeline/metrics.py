@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_controller.observe.pipeline.result import Absent, Error, Measurement
+from dflash_controller.model.measurement import NO_SERIES, Absent, Error, Measurement, Value
+from dflash_controller.model.metric_schema import MetricSchema, Sums
+from dflash_controller.model.series import CounterWindow
 
+SPECULATION_OFF = Absent("SpeculationOff")
 _NONE = Absent("NotMeasured")
 
 
@@ -38,3 +42,37 @@ class RevisionMetrics:
     def failed(cls, error: Error, pods_expected: int) -> RevisionMetrics:
         """Every figure failed alike, with its source."""
         return cls(error, error, error, error, error, error, error, pods_expected=pods_expected)
+
+
+def revision_metrics(dialect: MetricSchema, windows: Sequence[CounterWindow], *, expected: int, speculation_on: bool) -> RevisionMetrics:
+    """The metrics of one revision from the windows of its scraped pods; ``expected`` counts all its Ready pods.
+
+    Tokens per second are scaled from the scraped pods to all of them. Without any window every figure is absent.
+    """
+    sums = Sums(windows)
+    load = dialect.load(sums, speculation_on)
+    return RevisionMetrics(
+        acceptance_length=load.acceptance_length if speculation_on else SPECULATION_OFF,
+        acceptance_by_position=load.acceptance_by_position if speculation_on else (),
+        block_size=load.block_size if speculation_on else SPECULATION_OFF,
+        concurrency=load.concurrency,
+        step_time_s=load.step_time_s,
+        tokens_per_second=_tokens_per_second(sums, expected),
+        ttft_s=sums.ratio("ttft_seconds", "ttft_requests"),
+        requests=_requests(sums),
+        window_s=max((window.seconds for window in windows), default=0.0),
+        pods_scraped=len(windows),
+        pods_expected=expected,
+    )
+
+
+def _tokens_per_second(sums: Sums, expected: int) -> Measurement:
+    rate, tokens = sums.rate("tokens"), sums.of("tokens")
+    if rate is None or tokens is None:
+        return NO_SERIES
+    return Value(rate * expected, tokens[0], sums.age_s)
+
+
+def _requests(sums: Sums) -> Measurement:
+    requests = sums.of("requests")
+    return NO_SERIES if requests is None else Value(requests[0], requests[0], sums.age_s)

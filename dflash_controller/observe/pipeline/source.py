@@ -9,9 +9,9 @@ from typing import Protocol
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.model.measurement import Absent, Error
+from dflash_controller.model.series import CounterWindow, Span
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.result import Absent, Error
-from dflash_controller.observe.pipeline.series import CounterWindow, Span
 
 
 @dataclass(frozen=True, slots=True)

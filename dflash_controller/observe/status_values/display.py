@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dflash_controller.model.measurement import Measurement, Value
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Measurement, Value
 
 FIRST_SAMPLES: Mapping[str, float] = {"acceptance_length": 200.0, "concurrency": 200.0, "tokens_per_second": 200.0, "block_size": 0.0}
 """The metrics status shows, and the samples (verify steps, tokens) a first value needs: a warm-up request is no traffic."""

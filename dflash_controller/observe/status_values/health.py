@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.observe.pipeline.result import STALE, Error
+from dflash_controller.model.measurement import STALE, Error
 from dflash_controller.observe.pipeline.source import Round, Source, Target
 
 FAILURE_THRESHOLD = 3

@@ -10,11 +10,11 @@ import pytest
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.model.measurement import STALE, Absent, Error, Value
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import STALE, Absent, Error, Value
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Refusal, Round, Target
 from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics
 from dflash_controller.observe.status_values.health import MetricsHealth

@@ -11,7 +11,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.store import Store
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Span
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.status_values.display import DisplaySettings
 from dflash_controller.planning.revisions.stored import read_stored

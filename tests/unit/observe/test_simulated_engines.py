@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, revision_metrics
-from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Absent, Value
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.measurement import Absent, Value
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
 from testbed.simulator.engine import SimulatedEngine
@@ -28,12 +28,12 @@ def engine(name: str, block: int) -> SimulatedEngine:
 def observed(name: str, before: str | None, after: str | None, seconds: float, speculation_on: bool) -> RevisionMetrics:
     ring = Ring(300.0)
     for at, text in ((0.0, before), (seconds, after)):
-        page = read_page(text or "", METRIC_SCHEMAS[name])
+        page = read_page(text or "", ENGINES[name].metric_schema)
         assert page is not None
         ring.add(at, page)
     window = ring.window(seconds)
     assert window is not None
-    return revision_metrics(METRIC_SCHEMAS[name], [window], expected=1, speculation_on=speculation_on)
+    return revision_metrics(ENGINES[name].metric_schema, [window], expected=1, speculation_on=speculation_on)
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.model.metric_schema import MetricSchema
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, MetricSchema
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
 from dflash_controller.observe.sources.prometheus.pages import Pages, newest_pages, past_pages
@@ -54,7 +54,7 @@ class TrialCounterSnapshots:
         for engine in sorted({target.engine for target in chosen}):
             pods = [target for target in chosen if target.engine == engine]
             for first in range(0, len(pods), settings.pods_per_query):
-                newest.update(await self._newest(METRIC_SCHEMAS[engine], pods[first : first + settings.pods_per_query], now_s))
+                newest.update(await self._newest(ENGINES[engine].metric_schema, pods[first : first + settings.pods_per_query], now_s))
         past = await self._histories(chosen, now_s)
         return {uid: past.get(uid, ()) + newest.get(uid, ()) for uid in past.keys() | newest.keys()}
 
@@ -71,7 +71,7 @@ class TrialCounterSnapshots:
         for (key, engine), pods in sorted(waiting.items())[: settings.histories_per_round]:
             since_s = max(now_s - settings.depth_s, _begin(target for target in chosen if target.key == key) - settings.window_s)
             try:
-                found.update(await self._history(METRIC_SCHEMAS[engine], pods, min(since_s, now_s - settings.window_s), now_s))
+                found.update(await self._history(ENGINES[engine].metric_schema, pods, min(since_s, now_s - settings.window_s), now_s))
             except PrometheusError as error:
                 _log.warning("%s: its pods' past cannot be had from Prometheus: %s", key, error)
                 done = {target.uid: self._attempts[target.uid] + 1 for target in pods}
@@ -98,7 +98,4 @@ def _begin(pods: Iterable[Target]) -> float:
 
 def _readings(dialect: MetricSchema, pods: Sequence[Target], pages: Mapping[str, Pages]) -> dict[str, tuple[CounterSnapshot, ...]]:
     speculating = {target.uid: target.speculation_on for target in pods}
-    return {
-        uid: tuple(counter_snapshot(dialect, page, at_s, speculation_on=speculating[uid]) for at_s, page in found)
-        for uid, found in pages.items()
-    }
+    return {uid: tuple(dialect.counter_snapshot(page, at_s, speculating[uid]) for at_s, page in found) for uid, found in pages.items()}

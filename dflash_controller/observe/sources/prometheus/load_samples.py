@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.metric_schema import MetricSchema
+from dflash_controller.model.series import Span, between, restarted
 from dflash_controller.model.snapshot import Key
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, MetricSchema
-from dflash_controller.observe.pipeline.series import Span, between, restarted
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
 from dflash_controller.observe.sources.prometheus.pages import Pages, past_pages
@@ -73,7 +74,7 @@ class Spans:
         self._asked_s = now_s
         found: dict[str, Span] = {}
         for engine in sorted({target.engine for target in chosen}):
-            dialect = METRIC_SCHEMAS[engine]
+            dialect = ENGINES[engine].metric_schema
             try:
                 windows = await self._windows.ask(dialect.presence, dialect.load_samples, settings.span_s)
             except PrometheusError as error:
@@ -94,7 +95,7 @@ class Spans:
                 waiting[target.key, target.engine].append(target)
         found: dict[str, tuple[Span, ...]] = {}
         for (key, engine), pods in sorted(waiting.items())[: settings.histories_per_round]:
-            dialect, end_s = METRIC_SCHEMAS[engine], self._since[key]
+            dialect, end_s = ENGINES[engine].metric_schema, self._since[key]
             span = (end_s - settings.depth_s, end_s, settings.past_step_s)
             try:
                 pages = await past_pages(self._client, self._matcher, dialect.presence, dialect.load_samples, (), pods, span)

@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from dflash_controller.observe.pipeline.metric_schema import MetricSchema, needed_metrics
-from dflash_controller.observe.pipeline.series import Sample, Scrape, Series, scrape
+from dflash_controller.model.metric_schema import MetricSchema, needed_metrics
+from dflash_controller.model.series import Sample, Scrape, Series, scrape
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Course, Prometheus

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from dflash_controller.observe.pipeline.series import Series
+from dflash_controller.model.series import Series
 
 _COVERAGE_STEPS = 60
 """The first sample of a pod is found to within a sixtieth of the window."""

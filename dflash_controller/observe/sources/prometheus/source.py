@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.result import NO_SERIES, STALE, Absent, Error
-from dflash_controller.observe.pipeline.series import CounterWindow
+from dflash_controller.model.measurement import NO_SERIES, STALE, Absent, Error
+from dflash_controller.model.series import CounterWindow
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialCounterSnapshots, TrialSettings
@@ -58,7 +58,8 @@ class PrometheusSource:
         pods: dict[PodName, CounterWindow] = {}
         try:
             for engine in engines:
-                pods.update(await self._windows.ask(METRIC_SCHEMAS[engine].presence, METRIC_SCHEMAS[engine].series, self._window_s))
+                schema = ENGINES[engine].metric_schema
+                pods.update(await self._windows.ask(schema.presence, schema.series, self._window_s))
         except PrometheusError as failure:
             error = Error(str(failure))
             return Round(failures={target.uid: error for target in targets})

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping
 
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Series
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Series
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, Row
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from dflash_controller.observe.pipeline.metric_schema import MetricSchema, needed_metrics
-from dflash_controller.observe.pipeline.series import Sample, Scrape, scrape
+from dflash_controller.model.metric_schema import MetricSchema, needed_metrics
+from dflash_controller.model.series import Sample, Scrape, scrape
 
 _VALUE = r'"(?:[^"\\]|\\.)*+"'
 _ONE_LABEL = re.compile(rf"([a-zA-Z_]\w*)=({_VALUE})")

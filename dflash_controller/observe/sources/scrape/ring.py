@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dflash_controller.observe.pipeline.series import CounterWindow, Scrape, Series, between, restarted
+from dflash_controller.model.series import CounterWindow, Scrape, Series, between, restarted
 
 
 @dataclass(slots=True)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import aiohttp
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.model.measurement import NO_SERIES, Absent, Error
+from dflash_controller.model.series import CounterWindow, Scrape, Span
 from dflash_controller.observe.pipeline.body import read_capped
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.result import NO_SERIES, Absent, Error
-from dflash_controller.observe.pipeline.series import CounterWindow, Scrape, Span
 from dflash_controller.observe.pipeline.source import Refusal, Round, Target, choose
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -77,12 +76,11 @@ class Scraper:
         for target, (at, answer) in zip(chosen, answers, strict=True):
             ring = self._rings[target.uid]
             if isinstance(answer, Scrape):
+                schema = ENGINES[target.engine].metric_schema
                 ring.add(at, answer)
                 read_at_s = self._wall() - (self._clock() - at)
-                readings[target.uid] = (
-                    counter_snapshot(METRIC_SCHEMAS[target.engine], answer, read_at_s, speculation_on=target.speculation_on),
-                )
-                step = ring.step(settings.span_s, settings.max_age_s, METRIC_SCHEMAS[target.engine].load_samples) if target.tuned else None
+                readings[target.uid] = (schema.counter_snapshot(answer, read_at_s, target.speculation_on),)
+                step = ring.step(settings.span_s, settings.max_age_s, schema.load_samples) if target.tuned else None
                 if step is not None:
                     spans[target.uid] = (Span(read_at_s, step),)
             else:
@@ -96,7 +94,7 @@ class Scraper:
         async with slots:
             try:
                 text = await self._get(target)
-                page = read_page(text, METRIC_SCHEMAS[target.engine])
+                page = read_page(text, ENGINES[target.engine].metric_schema)
             except TimeoutError:
                 return self._clock(), Error(f"no answer within {self._settings.timeout_s:g} s")
             except (aiohttp.ClientError, OSError) as error:

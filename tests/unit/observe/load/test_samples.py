@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Span, between
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.load.store import LoadSampleStore
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Scrape, Span, between
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
@@ -72,7 +72,7 @@ def second(engine: str, now: CounterWindow, speculation_on: bool = True) -> Load
     return made
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_concurrency_step_time_and_acceptance(engine: str) -> None:
     made = second(engine, window(engine))
     assert (made.at_s, made.seconds, made.block, made.excluded) == (60.0, 30.0, 16, "")
@@ -82,7 +82,7 @@ def test_concurrency_step_time_and_acceptance(engine: str) -> None:
     assert (made.requests, made.context) == (100, 290), "50 of the prompt, and 480 of the answer in the end"
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize(
     ("levels", "changes", "reason"),
     [
@@ -106,7 +106,7 @@ def test_engines_have_their_own_reasons() -> None:
     assert second("sglang", window("sglang", bare_passes=10)).excluded == ""
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_the_first_stretch_and_one_after_a_jump_are_not_known_to_be_steady(engine: str) -> None:
     follower = Follower(engine, True)
     jumped = {
@@ -134,12 +134,12 @@ def test_a_load_that_moved_within_the_stretch_shows_in_vllms_two_step_times() ->
 
 
 def test_idle_time_is_not_step_time() -> None:
-    for engine in METRIC_SCHEMAS:
+    for engine in ENGINES:
         assert second(engine, window(engine, seconds=90.0)).step_s == pytest.approx(0.03)
 
 
 def test_an_idle_stretch_has_no_concurrency_and_is_told() -> None:
-    for engine in METRIC_SCHEMAS:
+    for engine in ENGINES:
         made = second(engine, window(engine, **dict.fromkeys(NORMAL[engine], 0.0)))
         assert (made.concurrency, made.step_s, made.steps, made.tokens, made.excluded) == (0, 0, 0, 0, "")
         assert (made.requests, made.context) == (0, 0)
@@ -188,7 +188,7 @@ def test_a_concurrency_that_littles_law_contradicts_is_doubted(engine: str, wron
     assert not after.inconsistent, "where requests waited nothing is compared with it"
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_what_cannot_be_compared_is_not_doubted(engine: str) -> None:
     """Requests longer than what is kept, a series that is missing, no requests, and a third of them broken off."""
     lived = {"vllm": "lived_seconds", "sglang": "e2e_seconds"}[engine]
@@ -228,15 +228,15 @@ def test_requests_that_enter_and_do_not_end_take_nothing_from_those_that_end() -
     assert made.step_s == pytest.approx(0.03)
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_every_series_is_on_the_recorded_page_or_a_labelled_counter_of_one_that_is(engine: str) -> None:
     recorded = {"vllm": "vllm-0.26.0.txt", "sglang": "sglang-0.5.17.txt"}[engine]
     text = (Path(__file__).parents[4] / "testbed" / "data" / "metrics" / recorded).read_text()
-    page = read_page(text, METRIC_SCHEMAS[engine])
+    page = read_page(text, ENGINES[engine].metric_schema)
     assert page is not None
     there = {cell.quantity for cell in (*page.counters, *page.gauges)}
-    assert {one.quantity for one in METRIC_SCHEMAS[engine].load_samples} - there <= {"bare_passes"}
-    assert all(f"\n{one.metric}{{" in text for one in METRIC_SCHEMAS[engine].load_samples)
+    assert {one.quantity for one in ENGINES[engine].metric_schema.load_samples} - there <= {"bare_passes"}
+    assert all(f"\n{one.metric}{{" in text for one in ENGINES[engine].metric_schema.load_samples)
     made = Follower(engine, True).take(between(Scrape(), page, 100.0), 100.0)
     assert made is not None
     # What the whole recorded run had on average, told by the requests themselves.

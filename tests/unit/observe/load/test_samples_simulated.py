@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.measurement import Value
 from dflash_controller.observe.load.samples import Follower
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, SGLANG, revision_metrics
-from dflash_controller.observe.pipeline.result import Value
+from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
 from testbed.simulator.batching import Request
@@ -37,7 +39,7 @@ def engine(name: str, block: int = 16, table: ModelTable | None = None) -> Simul
 def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False) -> list[LoadSample | None]:
     """Load samples of 30 s while ``clients(time)`` clients each send their next request once they have their answer."""
     follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1), Ring(300.0)
-    dialect = METRIC_SCHEMAS[simulated.settings.engine]
+    dialect = ENGINES[simulated.settings.engine].metric_schema
     flying: list[Request] = []
     made: list[LoadSample | None] = []
     now = scrape_s = 0.0
@@ -100,7 +102,7 @@ def test_a_steady_load_is_told_within_five_percent(name: str, stream: bool, bloc
         assert name == "sglang" or 1 + sum(one.survival) == pytest.approx(one.committed / one.steps)
 
 
-@pytest.mark.parametrize("name", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("name", sorted(ENGINES))
 def test_without_speculation_the_block_is_one(name: str) -> None:
     simulated = engine(name, 1)
     made = loaded(simulated, lambda _: 8, 150.0)
@@ -139,7 +141,7 @@ CLIFF_MS = {1: 8.4, 8: 9.4, 16: 10.5, 20: 23.1, 32: 26.3}
 """Step times of block 16 as measured on one H100: beyond some load there are no graphs."""
 
 
-@pytest.mark.parametrize("name", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("name", sorted(ENGINES))
 @pytest.mark.parametrize("jump_s", [70.0, 80.0, 88.0])
 def test_a_stretch_on_both_sides_of_a_cliff_is_no_point(name: str, jump_s: float) -> None:
     """There the mean step time lies far above the curve at the mean load."""

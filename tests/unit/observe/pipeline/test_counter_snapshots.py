@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot, Histogram
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
 PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
@@ -17,9 +16,9 @@ REAL = {"vllm": (PAGES / "vllm-0.26.0.txt").read_text(), "sglang": (PAGES / "sgl
 
 
 def read(engine: str, text: str, *, speculation_on: bool = True) -> CounterSnapshot:
-    page = read_page(text, METRIC_SCHEMAS[engine])
+    page = read_page(text, ENGINES[engine].metric_schema)
     assert page is not None
-    return counter_snapshot(METRIC_SCHEMAS[engine], page, 5.0, speculation_on=speculation_on)
+    return ENGINES[engine].metric_schema.counter_snapshot(page, 5.0, speculation_on)
 
 
 def without(engine: str, *names: str) -> str:

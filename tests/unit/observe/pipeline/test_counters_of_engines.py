@@ -8,11 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from testbed.simulator.batching import Request
@@ -24,7 +23,6 @@ from testbed.traffic.report import quantile
 
 MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
 INTERVAL_S = 30.0
-ENGINES = ("sglang", "vllm")
 
 
 def engine(name: str, block: int = 16, release: str | None = None) -> SimulatedEngine:
@@ -40,9 +38,9 @@ def target(simulated: SimulatedEngine, ready_at_s: float = 0.0) -> Target:
 
 def read(simulated: SimulatedEngine, now: float) -> CounterSnapshot | None:
     """None where there is no page: nothing was read."""
-    dialect = METRIC_SCHEMAS[simulated.settings.engine]
+    dialect = ENGINES[simulated.settings.engine].metric_schema
     page = read_page(simulated.page(now) or "", dialect)
-    return None if page is None else counter_snapshot(dialect, page, now, speculation_on=simulated.settings.block_size > 1)
+    return None if page is None else dialect.counter_snapshot(page, now, simulated.settings.block_size > 1)
 
 
 class Watch:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.observe.pipeline.metric_schema import SGLANG, VLLM, MetricSchema, revision_metrics
-from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Absent, Value
-from dflash_controller.observe.pipeline.series import CounterWindow, LabelledMetric, Scrape
+from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
+from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA as VLLM
+from dflash_controller.model.measurement import Absent, Value
+from dflash_controller.model.metric_schema import MetricSchema
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
 

@@ -14,9 +14,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS, SGLANG, VLLM, revision_metrics
-from dflash_controller.observe.pipeline.result import Absent, Error, Value
-from dflash_controller.observe.pipeline.series import LabelledMetric, Series
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
+from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA as VLLM
+from dflash_controller.model.measurement import Absent, Error, Value
+from dflash_controller.model.series import LabelledMetric, Series
+from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
@@ -215,7 +218,7 @@ async def test_windows_are_joined_by_namespace_and_pod(server: Server) -> None:
 
 async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server) -> None:
     source = PrometheusSource(settings(server, matcher={"cluster": "prod"}))
-    await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in METRIC_SCHEMAS])
+    await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in ENGINES])
     await source.close()
     assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 4 <= 26
     assert all('{cluster="prod"' in query for query in server.queries)

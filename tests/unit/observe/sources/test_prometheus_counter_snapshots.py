@@ -14,9 +14,8 @@ from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dflash_controller.observe.pipeline.counter_snapshots import counter_snapshot
-from dflash_controller.observe.pipeline.metric_schema import METRIC_SCHEMAS
-from dflash_controller.observe.pipeline.result import Error
+from dflash_controller.engines import ENGINES
+from dflash_controller.model.measurement import Error
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import PrometheusSettings
@@ -141,7 +140,7 @@ def every(seconds: float, since: float, until: float = NOW + 1000) -> list[float
     return [since + i * seconds for i in range(int((until - since) / seconds) + 1)]
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 async def test_the_newest_samples_are_the_reading_of_the_page_at_the_time_of_the_scrape(
     server: Server, source: PrometheusSource, engine: str
 ) -> None:
@@ -153,9 +152,9 @@ async def test_the_newest_samples_are_the_reading_of_the_page_at_the_time_of_the
         Scraped(REAL[engine], [NOW - 1], pod="stranger", cluster="here"),
     ]
     got = await source.collect([pod("new", engine)])
-    page = read_page(REAL[engine], METRIC_SCHEMAS[engine])
+    page = read_page(REAL[engine], ENGINES[engine].metric_schema)
     assert page is not None
-    expected = counter_snapshot(METRIC_SCHEMAS[engine], page, NOW - 7, speculation_on=True)
+    expected = ENGINES[engine].metric_schema.counter_snapshot(page, NOW - 7, True)
     (told,) = {one.at_s: one for one in got.readings["uid-new"]}.values()
     assert told.at_s == NOW - 7
     for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "cached_tokens", "generated_tokens"):
@@ -178,7 +177,7 @@ async def test_a_label_that_the_scrape_configuration_took_is_found_under_its_new
 
 
 async def test_only_pods_on_trial_are_asked_for_four_a_revision_and_two_queries_an_engine(server: Server, source: PrometheusSource) -> None:
-    fleet = [pod(f"p{i:02}-{e}", e, f"r{i % 2}-{e}", deployment=f"d{i // 10}-{e}") for e in METRIC_SCHEMAS for i in range(40)]
+    fleet = [pod(f"p{i:02}-{e}", e, f"r{i % 2}-{e}", deployment=f"d{i // 10}-{e}") for e in ENGINES for i in range(40)]
     await source.collect([replace(one, on_trial=False) for one in fleet])
     assert server.trial_queries() == []
     for _ in range(4):
@@ -186,7 +185,7 @@ async def test_only_pods_on_trial_are_asked_for_four_a_revision_and_two_queries_
     server.asked.clear()
     await source.collect(fleet)
     asked = [form["query"] for endpoint, form in server.trial_queries() if endpoint == "query"]
-    assert len(asked) == 2 * len(METRIC_SCHEMAS)
+    assert len(asked) == 2 * len(ENGINES)
     assert all(query.count("|p") == 31 and '{cluster="here",' in query for query in asked), "4 of each of 8 revisions"
 
 
@@ -227,9 +226,9 @@ async def test_the_past_is_no_older_than_the_depth_and_without_a_candidate_a_win
 
 
 async def test_a_rollout_to_another_engine_has_both_pasts(server: Server, source: PrometheusSource) -> None:
-    server.scraped = [Scraped(REAL[engine], every(30, NOW - 600), pod=engine, cluster="here") for engine in METRIC_SCHEMAS]
-    got = await source.collect([pod(engine, engine, f"r-{engine}", ready_at_s=NOW - 400) for engine in METRIC_SCHEMAS])
-    assert [len(got.readings[f"uid-{engine}"]) > 10 for engine in METRIC_SCHEMAS] == [True, True]
+    server.scraped = [Scraped(REAL[engine], every(30, NOW - 600), pod=engine, cluster="here") for engine in ENGINES]
+    got = await source.collect([pod(engine, engine, f"r-{engine}", ready_at_s=NOW - 400) for engine in ENGINES])
+    assert [len(got.readings[f"uid-{engine}"]) > 10 for engine in ENGINES] == [True, True]
 
 
 async def test_samples_from_before_a_pod_was_ready_are_another_pods(server: Server, source: PrometheusSource) -> None:
@@ -272,7 +271,7 @@ def tuned(name: str, engine: str = "vllm", **changes: object) -> Target:
     return replace(pod(name, engine), on_trial=False, tuned=True, **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("engine", sorted(METRIC_SCHEMAS))
+@pytest.mark.parametrize("engine", sorted(ENGINES))
 async def test_the_last_hour_of_a_tuned_deployment_is_told_once(server: Server, source: PrometheusSource, engine: str) -> None:
     server.scraped = [Scraped(REAL[engine], every(15, NOW - 7200), pod="new", cluster="here", growth=0.0001)]
     got = await source.collect([tuned("new", engine, ready_at_s=NOW - 1800)])
@@ -280,10 +279,10 @@ async def test_the_last_hour_of_a_tuned_deployment_is_told_once(server: Server, 
     ends = [span.end_s for span in told]
     assert (len(told), ends[-1]) == (28, NOW - 60), "what is asked as time goes on begins there"
     assert [later - earlier for earlier, later in itertools.pairwise(ends)] == [60.0] * 27
-    page = read_page(REAL[engine], METRIC_SCHEMAS[engine])
+    page = read_page(REAL[engine], ENGINES[engine].metric_schema)
     assert page is not None
     for cell, value in page.counters.items():
-        if cell.quantity in {one.quantity for one in METRIC_SCHEMAS[engine].load_samples}:
+        if cell.quantity in {one.quantity for one in ENGINES[engine].metric_schema.load_samples}:
             assert told[5].window.deltas[cell] == pytest.approx(value * 0.0001 * 60), cell
     assert told[5].window.seconds == 60
     assert len(server.trial_queries()) == 2

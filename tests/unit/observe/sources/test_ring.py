@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_controller.observe.pipeline.series import LabelledMetric, Scrape, Series
+from dflash_controller.model.series import LabelledMetric, Scrape, Series
 from dflash_controller.observe.sources.scrape.ring import Ring
 
 TOKENS, DRAFTS = LabelledMetric("tokens"), LabelledMetric("drafts")

@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.counters import CounterSnapshot
-from dflash_controller.observe.pipeline.result import Absent, Error
-from dflash_controller.observe.pipeline.series import LabelledMetric
+from dflash_controller.model.measurement import Absent, Error
+from dflash_controller.model.series import LabelledMetric
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_controller.model.measurement import Absent, Error, Measurement, Value
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics
-from dflash_controller.observe.pipeline.result import Absent, Error, Measurement, Value
 from dflash_controller.observe.status_values.display import Display, DisplaySettings, StatusMetrics, Trail, moved, rounded
 
 SETTINGS = DisplaySettings()

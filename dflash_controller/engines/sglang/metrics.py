@@ -1,0 +1,231 @@
+"""SGLang's series, and how its counters become those that all engines share. Names as in every release that runs DFlash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dflash_controller.model.counters import CounterSnapshot
+from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
+from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
+from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Series
+
+_TOTALS = (("priority", ""),)
+"""With priority scheduling SGLang's scheduler exports each series per priority and once in total, with an empty priority."""
+_RANKS = ("tp_rank", "pp_rank", "dp_rank")
+_STREAMING = (("is_streaming", "true"),)
+"""For other requests SGLang's time to first token is the whole latency. Releases before 0.5.17 have no such label: absent."""
+_BARE_SHARE = 0.02
+"""Of the passes: one without graph takes up to twice the time."""
+
+
+def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
+    """SGLang credits verify steps, generated tokens and latencies when a request ends, decode tokens and passes as they happen.
+
+    Acceptance is generated tokens ÷ verify steps of the requests that ended: both are credited together, so the quotient has no lag. The
+    first token of a request comes from prefill (a bias of + 1 token per request) and its last step is cut (a bias against it): measured
+    within 1 % together.
+    """
+    acceptance = sums.ratio("generated", "verify_steps")
+    return EngineLoad(
+        acceptance_length=acceptance,
+        acceptance_by_position=(),
+        block_size=_block(sums),
+        concurrency=_concurrency(sums, acceptance if speculation_on else Value(1.0)),
+        step_time_s=_step_time(sums, speculation_on),
+    )
+
+
+def _block(sums: Sums) -> Measurement:
+    """SGLang exports the block (0.5.13 and later) and never changes it while it runs, so here a frozen gauge is right."""
+    block = sums.level("block")
+    return NO_SERIES if block is None else Value(block, 0.0, sums.age_s)
+
+
+def _concurrency(sums: Sums, acceptance: Measurement) -> Measurement:
+    """Mean decode batch: tokens per pass ÷ tokens per request and step."""
+    per_pass = sums.ratio("tokens", "passes")
+    if not isinstance(per_pass, Value):
+        return per_pass
+    if per_pass.value <= 0:
+        return NO_TRAFFIC
+    if not isinstance(acceptance, Value):
+        return acceptance
+    return Value(per_pass.value / acceptance.value, per_pass.samples, sums.age_s) if acceptance.value > 0 else NO_TRAFFIC
+
+
+def _step_time(sums: Sums, speculation_on: bool) -> Measurement:
+    """(end to end − queue − prefill) ÷ steps of the requests that ended. Without speculation, steps are the tokens after the first.
+
+    Queue and prefill are credited when a request enters: over a window in which far more enter than end the difference means nothing.
+    """
+    sums_ = sums.of(
+        "e2e_seconds", "queue_seconds", "prefill_seconds", *(("verify_steps",) if speculation_on else ("generated", "requests"))
+    )
+    if sums_ is None:
+        return NO_SERIES
+    e2e, queue, prefill, *steps_of = sums_
+    steps = steps_of[0] - sum(steps_of[1:])
+    decode = e2e - queue - prefill
+    return Value(decode / steps, steps, sums.age_s) if steps > 0 and decode > 0 else NO_TRAFFIC
+
+
+def _counter_snapshot(page: Scrape, at_s: float, speculation_on: bool) -> CounterSnapshot:
+    """SGLang credits verify steps, tokens and latencies when a request ends; queueing and prefill when it enters; passes as they happen.
+
+    Steps and committed tokens are those of ended requests, so their quotient has no lag; committed tokens are the generated ones, as for
+    the metrics in status (the token that prefill makes and the cut last step nearly cancel). Decode time is latency less queueing and
+    prefill: it falls where many requests enter and few end, so only differences over many requests mean something. Without speculation a
+    step is a token after the first.
+
+    Absent is never zero, but counters appear with their first increment: a missing one is zero as long as nothing else shows that it should
+    have counted already. Then it was dropped on the way (relabelled, or another release) and is None.
+
+    Errors are 5xx answers of the API: ``num_aborted_requests`` counts the clients that broke off. They are added to the requests, among
+    which SGLang counts only some of them. Time per token is that of streaming requests (0.5.22 and later): of others SGLang sees the first
+    50 tokens at once. The older inter-token latency is no substitute: it weighs by tokens and depends on how often clients stream.
+    """
+    ended = _ended(page)
+    generated, requests, e2e = ended["generated"], ended["requests"], ended["e2e_seconds"]
+    decoded = None if generated is None or requests is None else max(0.0, generated - requests)
+    begun = decoded is None or decoded > 0
+    steps, committed = decoded, decoded
+    if speculation_on:
+        steps, committed = _count(page, "verify_steps", None if begun else 0.0), generated
+    queue = _count(page, "queue_seconds", None if begun else 0.0)
+    prefill = _count(page, "prefill_seconds", None if begun else 0.0)
+    failed = None if _count(page, "answers") is None else _count(page, "error_answers", 0.0)
+    return CounterSnapshot(
+        at_s=at_s,
+        steps=steps,
+        committed=committed,
+        decode_seconds=None if e2e is None or queue is None or prefill is None else e2e - queue - prefill,
+        passes=_count(page, "passes", None if begun else 0.0),
+        requests=None if requests is None else requests + (failed or 0.0),
+        failed=failed,
+        prompt_tokens=ended["prompt"],
+        cached_tokens=None if ended["prompt"] is None else _count(page, "cached", 0.0),
+        generated_tokens=generated,
+        time_to_first_token=page.histograms.get("ttft"),
+        time_per_token=page.histograms.get("time_per_token"),
+        latency=page.histograms.get("latency"),
+    )
+
+
+def _ended(page: Scrape) -> Mapping[str, float | None]:
+    """What every ended request counts: all missing before the first one (zero), or none."""
+    found = {quantity: _count(page, quantity) for quantity in ("generated", "requests", "prompt", "e2e_seconds")}
+    return dict.fromkeys(found, 0.0) if all(value is None for value in found.values()) else found
+
+
+def _count(page: Scrape, quantity: str, missing: float | None = None) -> float | None:
+    return page.counters.get(LabelledMetric(quantity), missing)
+
+
+def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: PooledAcceptance) -> DecodeWindow | None:
+    """Passes and decoded tokens are counted in every pass; verify steps, tokens and latencies of requests when those end.
+
+    Counters appear with their first increment, so a missing one stood still. Decode passes do not prefill: those that do are others, whose
+    time is in the window's and in the other requests' latency alike.
+    """
+    moved = {
+        name: window.deltas.get(LabelledMetric(name), 0.0)
+        for name in (
+            *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
+            *("prefilled", "entered", "bare_passes", "prompt"),
+        )
+    }
+    block = round(window.levels.get(LabelledMetric("block"), 0.0)) if speculation_on else 1
+    if block < 1:
+        return None
+    ended, generated = moved["verify_steps"], moved["generated"]
+    length: float | None = 1.0
+    if speculation_on:
+        length = acceptance(generated, ended)
+    else:
+        ended = max(0.0, generated - moved["requests"])
+    # Queueing and prefill are credited when a request enters, and more may enter than end, or fewer.
+    share = moved["requests"] / moved["entered"] if moved["entered"] > 0 else 0.0
+    decoded_s = max(0.0, moved["e2e_seconds"] - share * (moved["queue_seconds"] + moved["prefill_seconds"]))
+    requests = EndedRequests(moved["requests"], moved["prompt"], generated, decoded_s if decoded_s > 0 or not moved["requests"] else None)
+    passes, tokens = moved["passes"], moved["tokens"]
+    committed = min(generated, block * ended) if speculation_on else ended
+    if passes <= 0 or tokens <= 0:
+        return DecodeWindow(block, 0.0, 0.0, 0.0, (decoded_s, ended), 0.0, ended, committed, max(0.0, tokens), (), 0.0, "", requests)
+    if length is None:
+        return None
+    return DecodeWindow(
+        block=block,
+        batch=max(1.0, tokens / (length * passes)),
+        passes=passes,
+        request_steps=tokens / length,
+        told=(decoded_s, ended),
+        life_s=moved["e2e_seconds"] / moved["requests"] if moved["requests"] > 0 else 0.0,
+        steps=ended,
+        committed=committed,
+        tokens=tokens,
+        survival=(),
+        prefilled=moved["prefilled"],
+        excluded=crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
+        or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
+        ended=requests,
+    )
+
+
+METRIC_SCHEMA = MetricSchema(
+    engine="sglang",
+    prefix="sglang:",
+    presence="sglang:max_total_num_tokens",
+    load=_load,
+    counter_snapshot=_counter_snapshot,
+    decode_window=_decode_window,
+    series=(
+        Series("generated", "sglang:generation_tokens_total"),
+        Series("verify_steps", "sglang:spec_verify_calls_total"),
+        Series("tokens", "sglang:realtime_tokens_total", match=(("mode", "decode"), *_TOTALS)),
+        Series("passes", "sglang:cuda_graph_passes_total", match=(("mode", "decode.*"), *_TOTALS), ranks=_RANKS),
+        Series("block", "sglang:spec_num_draft_tokens", gauge=True),
+        Series("e2e_seconds", "sglang:e2e_request_latency_seconds_sum"),
+        Series("queue_seconds", "sglang:queue_time_seconds_sum", match=_TOTALS),
+        Series("prefill_seconds", "sglang:per_stage_req_latency_seconds_sum", match=(("stage", "prefill_forward"), *_TOTALS)),
+        Series("ttft_seconds", "sglang:time_to_first_token_seconds_sum", match=_STREAMING),
+        Series("ttft_requests", "sglang:time_to_first_token_seconds_count", match=_STREAMING),
+        Series("requests", "sglang:num_requests_total"),
+    ),
+    evidence=(
+        Series("answers", "sglang:http_responses_total"),
+        Series("error_answers", "sglang:http_responses_total", match=(("endpoint", "/v1/.*|/generate"), ("status_code", "5.."))),
+        Series("prompt", "sglang:prompt_tokens_total"),
+        Series("cached", "sglang:cached_tokens_total"),
+    ),
+    histograms=(
+        Series("ttft", "sglang:time_to_first_token_seconds_bucket", match=_STREAMING),
+        Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", match=_STREAMING),
+        Series("latency", "sglang:e2e_request_latency_seconds_bucket"),
+    ),
+    load_sample_shared=(
+        "generated",
+        "verify_steps",
+        "tokens",
+        "passes",
+        "block",
+        "e2e_seconds",
+        "queue_seconds",
+        "prefill_seconds",
+        "requests",
+        "prompt",
+    ),
+    load_sample_more=(
+        Series("prefilled", "sglang:realtime_tokens_total", match=(("mode", "prefill_compute"), *_TOTALS)),
+        Series("entered", "sglang:per_stage_req_latency_seconds_count", match=(("stage", "prefill_forward"), *_TOTALS)),
+        Series("bare_passes", "sglang:cuda_graph_passes_total", match=(("mode", "decode_none"), *_TOTALS), ranks=_RANKS),
+        Series("retracted", "sglang:num_retracted_reqs", match=_TOTALS, gauge=True, over="max"),
+        Series("cache_use", "sglang:token_usage", match=_TOTALS, gauge=True, over="max"),
+        Series("waiting", "sglang:num_queue_reqs", match=_TOTALS, gauge=True, over="min"),
+    ),
+)
+"""``realtime_tokens`` also counts what a request's last step drafted past its end, about nine tokens per request in 0.5.17.
+
+Passes are counted by how they ran: ``decode_cuda_graph``, and ``decode_none`` without a graph. Retractions are a level, set at SGLang's
+reports like use of the cache and the queue.
+"""
