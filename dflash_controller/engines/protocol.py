@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.engines.probe_reading import Reading
 from dflash_controller.model.metric_schema import MetricSchema
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -108,3 +109,6 @@ class Engine(Protocol):
 
     def owned_flags(self) -> frozenset[str]:
         """Every flag (all spellings, all releases) that extraArgs may not set."""
+
+    def probe_reading(self) -> Reading:
+        """A reader of one answer to a prompt of the probe."""

@@ -26,6 +26,7 @@ from dflash_controller.engines.sglang.limits import (
     usable,
 )
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
+from dflash_controller.engines.sglang.probe import SglangReading
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -54,6 +55,10 @@ class SGLang:
         """
         ready = "/ready" if version(release) >= version("0.5.20") else "/health"
         return Probes(startup="/health", readiness=ready, liveness="/health", worker="/health", timeout_s=25)
+
+    def probe_reading(self) -> SglangReading:
+        """See Engine."""
+        return SglangReading()
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""

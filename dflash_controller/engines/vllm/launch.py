@@ -24,6 +24,7 @@ from dflash_controller.engines.vllm.limits import (
     safe_token_budget,
 )
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
+from dflash_controller.engines.vllm.probe import VllmReading
 
 _MASTER_PORT = 29500
 
@@ -46,6 +47,10 @@ class VLLM:
     def probes(self, release: str) -> Probes:
         """HTTP answers only once the engine is ready, so ``/health`` serves all three. Ranks above 0 are headless."""
         return Probes(startup="/health", readiness="/health", liveness="/health", worker=None, timeout_s=10)
+
+    def probe_reading(self) -> VllmReading:
+        """See Engine."""
+        return VllmReading()
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""

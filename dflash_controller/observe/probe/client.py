@@ -12,9 +12,10 @@ from typing import Any
 
 import aiohttp
 
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.probe_reading import ProbeFailure, Reading
 from dflash_controller.model.counters import Answer
 from dflash_controller.model.probe import Endpoint
-from dflash_controller.observe.probe.answers import READINGS, ProbeFailure, Reading
 
 MAX_EVENT = 2**20
 """Bytes; SGLang repeats the whole answer so far in every event."""
@@ -31,7 +32,7 @@ class Client:
 
     async def ask(self, endpoint: Endpoint, prompt: str, max_tokens: int, timeout_s: float) -> Answer:
         """The answer. Raises ProbeFailure. Redirects are not followed: a pod does not steer our requests."""
-        reading = READINGS[endpoint.engine]()
+        reading = ENGINES[endpoint.engine].probe_reading()
         try:
             async with asyncio.timeout(timeout_s):
                 seconds = await self._stream(endpoint, reading, reading.body(endpoint.model, prompt, max_tokens))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dflash_controller.engines.probe_reading import ProbeFailure
 from dflash_controller.model.counters import Answer, ProbeRun
 from dflash_controller.model.probe import Endpoint, ProbeRequest, ProbeRuns
-from dflash_controller.observe.probe.answers import ProbeFailure
 from dflash_controller.observe.probe.client import Client
 from dflash_controller.observe.probe.prompts import prompts
 

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from dflash_controller.engines.probe_reading import ProbeFailure
 from dflash_controller.model.counters import Answer, ProbeRun
 from dflash_controller.model.probe import Endpoint, ProbeRequest, ProbeRuns
-from dflash_controller.observe.probe.answers import ProbeFailure
 from dflash_controller.observe.probe.client import Client
 from dflash_controller.observe.probe.run import Probe, ProbeError
 from testbed.simulator.batching import Request

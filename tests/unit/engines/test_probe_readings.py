@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dflash_controller.observe.probe.answers import READINGS, ProbeFailure, SglangReading, VllmReading
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.probe_reading import ProbeFailure, Reading
 
 
 def sglang(text: str, tokens: int, reason: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
@@ -18,8 +19,8 @@ def vllm(text: str, tokens: int, reason: str | None = None) -> dict[str, Any]:
     return {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": reason}], "usage": {"completion_tokens": tokens}}
 
 
-def read(engine: str, events: Sequence[dict[str, Any]]) -> SglangReading | VllmReading:
-    reading = READINGS[engine]()
+def read(engine: str, events: Sequence[dict[str, Any]]) -> Reading:
+    reading = ENGINES[engine].probe_reading()
     for event in events:
         reading.take(event)
     return reading
@@ -79,9 +80,9 @@ def test_what_the_engine_breaks_off_is_no_answer(engine: str, event: dict[str, A
 
 
 def test_both_engines_are_asked_for_plain_greedy_decoding_that_may_end_by_itself() -> None:
-    native = SglangReading().body("m", "why", 20)
+    native = ENGINES["sglang"].probe_reading().body("m", "why", 20)
     assert native == {"text": "why", "sampling_params": {"temperature": 0, "max_new_tokens": 20}, "stream": True}
-    openai = VllmReading().body("m", "why", 20)
+    openai = ENGINES["vllm"].probe_reading().body("m", "why", 20)
     assert (openai["model"], openai["prompt"], openai["max_tokens"], openai["temperature"]) == ("m", "why", 20, 0)
     assert openai["repetition_penalty"] == 1.0, "the model's own default would count"
     assert "ignore_eos" not in openai

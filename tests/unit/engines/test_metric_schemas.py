@@ -15,7 +15,7 @@ from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
 
-PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
+PAGES = Path(__file__).parents[3] / "testbed" / "data" / "metrics"
 REAL = {VLLM.engine: (VLLM, PAGES / "vllm-0.26.0.txt"), SGLANG.engine: (SGLANG, PAGES / "sglang-0.5.17.txt")}
 
 

@@ -11,7 +11,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot, Histogram
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
-PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
+PAGES = Path(__file__).parents[3] / "testbed" / "data" / "metrics"
 REAL = {"vllm": (PAGES / "vllm-0.26.0.txt").read_text(), "sglang": (PAGES / "sglang-0.5.17.txt").read_text()}
 
 
