@@ -1,4 +1,4 @@
-"""Inference engines behind one protocol: command line per release, limits, endpoints."""
+"""Inference engines behind one protocol: command line per release, limits, endpoints, metrics, answers to the probe."""
 
 from __future__ import annotations
 

@@ -112,3 +112,6 @@ class Engine(Protocol):
 
     def probe_reading(self) -> Reading:
         """A reader of one answer to a prompt of the probe."""
+
+    def cache_environment(self, folder: str) -> Mapping[str, str]:
+        """Variables that put the engine's own cache of compiled kernels into a folder."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_controller.api.pod_types import HuggingFace, Storage
 from dflash_controller.api.types import Spec
+from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import Resolved
 
 SHM_SIZE = "32Gi"
@@ -67,7 +68,7 @@ def _cache_env(resolved: Resolved) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
     }
-    return env | ({"VLLM_CACHE_ROOT": f"{cache}/vllm"} if resolved.engine == "vllm" else {})
+    return {**env, **ENGINES[resolved.engine].cache_environment(cache)}
 
 
 def _token(access: HuggingFace) -> Mount:

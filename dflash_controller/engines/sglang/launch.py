@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
@@ -59,6 +59,10 @@ class SGLang:
     def probe_reading(self) -> SglangReading:
         """See Engine."""
         return SglangReading()
+
+    def cache_environment(self, folder: str) -> Mapping[str, str]:
+        """See Engine. SGLang has none."""
+        return {}
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
@@ -51,6 +51,10 @@ class VLLM:
     def probe_reading(self) -> VllmReading:
         """See Engine."""
         return VllmReading()
+
+    def cache_environment(self, folder: str) -> Mapping[str, str]:
+        """See Engine."""
+        return {"VLLM_CACHE_ROOT": f"{folder}/vllm"}
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""
