@@ -23,6 +23,7 @@ from dflash_controller.api.schema import CLASS_TEXT
 from dflash_controller.api.status import Status
 from dflash_controller.api.structural import Schema, structural
 from dflash_controller.api.types import Spec, field_classes
+from dflash_controller.engines.releases import TABLE
 from dflash_controller.model.change import Change, Part
 from dflash_controller.planning.revisions.diff import TEXT_STAYS
 from dflash_controller.runtime.settings import PREFIX, Settings
@@ -155,6 +156,14 @@ def _gates() -> str:
     return _table(("Metric", "Compared", "Default limit", "minSamples", "window", "interval", "failureLimit"), rows)
 
 
+# Releases
+
+
+def _releases() -> str:
+    rows = [(each.engine, each.floor, each.floor_reason, ", ".join(each.tested), each.default) for each in TABLE.values()]
+    return _table(("Engine", "Oldest release", "Why not older", "Contract-tested", "Default"), rows)
+
+
 # Settings
 
 
@@ -204,6 +213,7 @@ _GENERATORS: Mapping[str, Callable[[], str]] = {
     "settings": _settings,
     "compared": _compared,
     "gates": _gates,
+    "releases": _releases,
 }
 
 

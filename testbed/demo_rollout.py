@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_controller.engines.releases import TABLE
 from testbed.demo_deployment import Deployment, refuse_failures
 from testbed.demo_setup import ROLLOUT, ended, world
 from testbed.narration import Teller, duration, say, show, step
@@ -23,7 +24,7 @@ MIX = Mix({"gsm8k": 1.0, "humaneval": 1.0}, max_tokens=80, prompt_tokens=16, str
 SPEC: Mapping[str, Any] = {
     "target": {"model": MODEL, "revision": "f" * 40},
     "drafter": {"revision": NOW},
-    "engine": {"name": "sglang", "version": "0.5.23"},
+    "engine": {"name": "sglang", "version": TABLE["sglang"].default},
     "replicas": 3,
     "tuning": {"mode": "Off"},
     "rollout": ROLLOUT,

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from dflash_controller.cli.replay import decisions, differences
+from dflash_controller.engines.releases import TABLE
 from testbed.demo_deployment import Deployment, follow_load, refuse_failures
 from testbed.demo_setup import TUNED_ROLLOUT, TUNING, DemoError, World, ended, world
 from testbed.narration import Teller, duration, say, show, step
@@ -28,8 +29,7 @@ ALONE, QUIET, BUSY = 1, 4, 40
 """Clients for each replica."""
 MIX = Mix({"gsm8k": 1.0}, max_tokens=100, prompt_tokens=16, stream=0.2)
 ENGINES: Mapping[str, Mapping[str, Any]] = {
-    "sglang": {"name": "sglang", "version": "0.5.23", "maxConcurrency": 64},
-    "vllm": {"name": "vllm", "version": "0.33.0", "maxConcurrency": 64},
+    name: {"name": name, "version": releases.default, "maxConcurrency": 64} for name, releases in TABLE.items()
 }
 _COUNTED = 600
 """Answers whose tokens are counted after a change of load."""

@@ -135,7 +135,7 @@ class Engine(Model):
         Annotated[str, StringConstraints(max_length=32, pattern=r"^[0-9]+(\.[0-9]+){1,3}([._-]?[a-z]+[0-9]*)?$")] | None, REVISION
     ] = Field(
         None,
-        description="Engine release, for instance 0.5.23; decides the command line. "
+        description="Engine release (major.minor.patch); decides the command line. "
         "Default: the newest release this operator was tested with.",
     )
     image: Annotated[

@@ -1,10 +1,15 @@
-"""Engine versions: what one is, and the tested release whose command line it gets."""
+"""Engine versions: what one is, the table of releases (``releases.yaml``), and the tested release whose command line a version gets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import yaml
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.engines.protocol import ReleaseProfile
@@ -26,13 +31,18 @@ def version(text: str) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The releases of one engine: which are contract-tested and which is the oldest that may run DFlash at all."""
+    """The releases of one engine: the default, the contract-tested ones, and the oldest that may run DFlash at all."""
 
     engine: str
+    """As people write it, for instance ``SGLang``."""
     floor: str
     floor_reason: str
+    default: str
+    """Where neither the spec nor the operator's settings name one."""
     tested: Sequence[str]
     """Ascending."""
+    overlays: Mapping[str, tuple[str, ...]]
+    """Tested release -> the requirement lists that the engine contract lays over its base environment, first one wins."""
 
     def dialect(self, requested: str) -> ReleaseProfile | Problem:
         """The tested release itself, else the nearest older one (the oldest for what lies between floor and oldest)."""
@@ -48,3 +58,31 @@ class Releases:
         older = [release for release in self.tested if version(release) <= wanted]
         release = older[-1] if older else self.tested[0]
         return ReleaseProfile(release=release, tested=version(release) == wanted)
+
+
+def read_table(text: str) -> Mapping[str, Releases]:
+    """The releases by the engine's name in a spec. Raises ValueError for an entry that contradicts itself or names no version."""
+    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    return MappingProxyType({name: _releases(name, entry) for name, entry in entries.items()})
+
+
+def _releases(name: str, entry: Mapping[str, Any]) -> Releases:
+    overlays = {release["version"]: tuple(release["overlays"]) for release in entry["tested"]}
+    tested = tuple(overlays)
+    if entry["default"] != tested[-1]:
+        raise ValueError(f"{name}: the default {entry['default']} is not the newest tested release, {tested[-1]}")
+    ascending = [version(release) for release in (entry["floor"], *tested)]
+    if len(tested) != len(entry["tested"]) or ascending != sorted(ascending):
+        raise ValueError(f"{name}: floor and tested releases do not ascend")
+    return Releases(
+        engine=entry["title"],
+        floor=entry["floor"],
+        floor_reason=entry["floorReason"],
+        default=entry["default"],
+        tested=tested,
+        overlays=MappingProxyType(overlays),
+    )
+
+
+TABLE = read_table(resources.files("dflash_controller.engines").joinpath("releases.yaml").read_text(encoding="utf-8"))
+"""Every engine's, by the name a spec uses."""

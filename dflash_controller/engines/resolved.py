@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from dflash_controller.api import defaults as api
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.engines.protocol import LaunchRequest, ModelRef
+from dflash_controller.engines.releases import TABLE
 from dflash_controller.model.change import Part
 
 
@@ -16,7 +17,7 @@ from dflash_controller.model.change import Part
 class OperatorDefaults:
     """What the operator's settings add where spec and catalog say nothing."""
 
-    versions: Mapping[str, str] = field(default_factory=lambda: {"sglang": "0.5.23", "vllm": "0.33.0"})
+    versions: Mapping[str, str] = field(default_factory=lambda: {name: releases.default for name, releases in TABLE.items()})
     images: Mapping[str, str] = field(
         default_factory=lambda: {"sglang": "lmsysorg/sglang:v{version}", "vllm": "vllm/vllm-openai:v{version}"}
     )

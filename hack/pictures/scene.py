@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import yaml
 
+from dflash_controller.engines.releases import TABLE
 from testbed.cluster import Cluster
 from testbed.operator_process import NAMESPACE, OperatorProcess
 from testbed.prometheus import Prometheus
@@ -20,7 +21,7 @@ from testbed.waiting import wait_until
 
 RULES = Path(__file__).parents[2] / "charts" / "dflash-operator" / "files" / "rules"
 MODEL = "Qwen/Qwen3.5-9B"
-ENGINES: Mapping[str, tuple[str, str]] = {"chat": ("sglang", "0.5.23"), "code": ("vllm", "0.33.0")}
+ENGINES: Mapping[str, tuple[str, str]] = {"chat": ("sglang", TABLE["sglang"].default), "code": ("vllm", TABLE["vllm"].default)}
 """Engine and release of each deployment."""
 REPLICAS = 2
 SETTINGS = {"scrape_seconds": "2", "metrics_window_seconds": "16", "warm_up_seconds": "2", "tuning_seconds": "2", "log_format": "text"}

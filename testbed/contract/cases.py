@@ -14,11 +14,10 @@ from typing import Any
 
 from dflash_controller.api.speculation import Fixed, Schedule, Speculation
 from dflash_controller.engines.protocol import LaunchRequest
+from dflash_controller.engines.releases import TABLE, version
 from testbed.contract.examples import B200, H100, request
 
-SGLANG = ("0.5.17", "0.5.19", "0.5.23")
-VLLM = ("0.26.0", "0.33.0")
-OLD_SGLANG = ("0.5.17", "0.5.19")
+SGLANG, VLLM = TABLE["sglang"].tested, TABLE["vllm"].tested
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,16 @@ def _everywhere(releases: Sequence[str], piece: str) -> dict[str, str]:
     return dict.fromkeys(releases, piece)
 
 
+def _since(first: str, releases: Sequence[str], piece: str) -> dict[str, str]:
+    return _everywhere([release for release in releases if version(release) >= version(first)], piece)
+
+
+def _before(first: str, releases: Sequence[str], piece: str) -> dict[str, str]:
+    return _everywhere([release for release in releases if version(release) < version(first)], piece)
+
+
 def _sglang(
-    *extra: str, speculation: Speculation | None = None, gpu: str = B200, hybrid: bool = True, release: str = "0.5.23", nodes: int = 1
+    *extra: str, speculation: Speculation | None = None, gpu: str = B200, hybrid: bool = True, release: str = SGLANG[-1], nodes: int = 1
 ) -> LaunchRequest:
     base = request("sglang", release, "Qwen/Qwen3.5-35B-A3B", 1)
     return dataclasses.replace(
@@ -59,7 +66,7 @@ def _sglang(
     )
 
 
-def _vllm(*extra: str, speculation: Speculation | None = None, release: str = "0.33.0", gpu: str = B200, nodes: int = 1) -> LaunchRequest:
+def _vllm(*extra: str, speculation: Speculation | None = None, release: str = VLLM[-1], gpu: str = B200, nodes: int = 1) -> LaunchRequest:
     base = request("vllm", release, "Qwen/Qwen3.5-35B-A3B", 1)
     return dataclasses.replace(base, extra_args=extra, speculation=speculation or base.speculation, gpu_product=gpu, nodes=nodes)
 
@@ -82,20 +89,25 @@ CASES: tuple[Case, ...] = (
     _s(
         "removed mamba name",
         "--mamba-scheduler-strategy=extra_buffer",
-        refused={"0.5.23": "unrecognized"},
+        refused=_since("0.5.20", SGLANG, "unrecognized"),
         ours=_sglang("--mamba-scheduler-strategy=extra_buffer"),
     ),
     _s(
         "removed window name",
         "--speculative-dflash-draft-window-size=4096",
-        refused={"0.5.23": "unrecognized"},
+        refused=_since("0.5.20", SGLANG, "unrecognized"),
         ours=_sglang("--speculative-dflash-draft-window-size=4096"),
     ),
-    _s("removed graph size name", "--cuda-graph-max-bs=48", refused={"0.5.23": "ambiguous"}, ours=_sglang("--cuda-graph-max-bs=48")),
+    _s(
+        "removed graph size name",
+        "--cuda-graph-max-bs=48",
+        refused=_since("0.5.20", SGLANG, "ambiguous"),
+        ours=_sglang("--cuda-graph-max-bs=48"),
+    ),
     _s(
         "removed prefill graphs",
         "--cuda-graph-backend-prefill=tc_piecewise",
-        refused={"0.5.23": "tc_piecewise was removed"},
+        refused=_since("0.5.22", SGLANG, "tc_piecewise was removed"),
         ours=_sglang("--cuda-graph-backend-prefill=tc_piecewise"),
     ),
     _s("abbreviation of a checked flag", "--speculative-draft-window=4096", ours=_sglang("--speculative-draft-window=4096")),
@@ -133,14 +145,14 @@ CASES: tuple[Case, ...] = (
     _s(
         "lazy buffer",
         "--mamba-radix-cache-strategy=extra_buffer_lazy",
-        refused={"0.5.17": "extra_buffer_lazy unsupported"},
+        refused=_before("0.5.18", SGLANG, "extra_buffer_lazy unsupported"),
         ours=_sglang("--mamba-radix-cache-strategy=extra_buffer_lazy", release="0.5.17"),
     ),
     _s(
         "short track interval",
         "--mamba-radix-cache-strategy=extra_buffer",
         "--mamba-track-interval=8",
-        refused={"0.5.23": "AssertionError"},
+        refused=_since("0.5.20", SGLANG, "AssertionError"),
         ours=_sglang("--mamba-track-interval=8"),
     ),
     _s(
@@ -153,7 +165,7 @@ CASES: tuple[Case, ...] = (
         "Mamba buffer for a dense target",
         "--mamba-radix-cache-strategy=extra_buffer",
         dense=True,
-        refused={"0.5.23": "mamba"},
+        refused=_since("0.5.20", SGLANG, "mamba"),
         ours=_sglang("--mamba-radix-cache-strategy=extra_buffer", hybrid=False),
     ),
     _s(
@@ -164,17 +176,17 @@ CASES: tuple[Case, ...] = (
         "--max-lora-rank=16",
         "--lora-target-modules",
         "all",
-        refused={"0.5.17": "only compatible with NGRAM"},
+        refused=_before("0.5.19", SGLANG, "only compatible with NGRAM"),
         ours=_sglang("--enable-lora", release="0.5.17"),
     ),
     _s(
         "trtllm_mha on Hopper",
         "--attention-backend=trtllm_mha",
         gpu=H100,
-        refused={"0.5.17": "SM100"},
+        refused=_before("0.5.19", SGLANG, "SM100"),
         ours=_sglang("--attention-backend=trtllm_mha", gpu=H100),
     ),
-    _s("NVFP4 cache", "--kv-cache-dtype=nvfp4", refused={"0.5.23": "NVFP4"}, ours=_sglang("--kv-cache-dtype=nvfp4")),
+    _s("NVFP4 cache", "--kv-cache-dtype=nvfp4", refused=_since("0.5.20", SGLANG, "NVFP4"), ours=_sglang("--kv-cache-dtype=nvfp4")),
     _s(
         "GPUs not spread evenly",
         "--tp-size=3",
@@ -243,7 +255,7 @@ CASES: tuple[Case, ...] = (
         "--max-num-batched-tokens=1024",
         "--max-num-seqs=256",
         "--max-model-len=1024",
-        refused={"0.26.0": "max_num_scheduled_tokens"},
+        refused=_before("0.33.0", VLLM, "max_num_scheduled_tokens"),
         ours=_vllm("--max-num-batched-tokens=511"),
     ),
     _v(
@@ -252,7 +264,7 @@ CASES: tuple[Case, ...] = (
         "--nnodes=2",
         "--node-rank=0",
         "--master-addr=leader",
-        refused={"0.26.0": "ipeline"},
+        refused=_before("0.31.0", VLLM, "ipeline"),
         ours=_vllm("--pipeline-parallel-size=2"),
     ),
     _v("more GPUs than a node has", "--tensor-parallel-size=16", refused=_everywhere(VLLM, "larger than")),

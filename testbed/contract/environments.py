@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_controller.engines.releases import TABLE
 from testbed.contract.cuda_stubs import write_stubs
 
 CONTRACT = Path(__file__).resolve().parents[2] / "tests" / "contract"
@@ -42,13 +43,7 @@ class Release:
         return f"{self.engine} {self.version}"
 
 
-RELEASES = (
-    Release("sglang", "0.5.17", ("sglang-0.5.17", "transformers-5.12")),
-    Release("sglang", "0.5.19", ("sglang-0.5.19", "transformers-5.12")),
-    Release("sglang", "0.5.23", ("sglang-0.5.23",)),
-    Release("vllm", "0.26.0", ("vllm-0.26.0", "transformers-5.12")),
-    Release("vllm", "0.33.0", ()),
-)
+RELEASES = tuple(Release(engine, version, overlays) for engine, found in TABLE.items() for version, overlays in found.overlays.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +100,12 @@ def _build(environments: Environments, overlays: list[str]) -> None:
     base = environments.root / "base"
     _run("virtual environment", [sys.executable, "-m", "venv", str(base)])
     pip = [str(environments.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile"]
-    _run("torch, vLLM 0.33.0 and what they import (2.4 GB)", [*pip, "-r", str(REQUIREMENTS / "base.txt")])
+    _run("torch, vLLM and what they import (2.4 GB)", [*pip, "-r", str(REQUIREMENTS / "base.txt")])
     for name in overlays:
         _run(name, [*pip, "--target", str(environments.root / "overlays" / name), "-r", str(REQUIREMENTS / f"{name}.txt")])
     (site_packages,) = base.glob("lib/python*/site-packages")
     print("  stub CUDA libraries", flush=True)
-    write_stubs(site_packages, [environments.root / "overlays" / "vllm-0.26.0" / "vllm"])
+    write_stubs(site_packages, [environments.root / "overlays" / name / "vllm" for name in overlays if name.startswith("vllm-")])
     _run("model configurations", [str(environments.python), str(DRIVERS / "models.py"), str(environments.models)])
 
 

@@ -10,6 +10,7 @@ from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import LaunchRequest, ModelRef
+from dflash_controller.engines.releases import TABLE, version
 
 SEEDS: Mapping[str, tuple[str, int]] = {
     "9b": ("Qwen/Qwen3.5-9B", 1),
@@ -17,9 +18,10 @@ SEEDS: Mapping[str, tuple[str, int]] = {
     "35b-a3b": ("Qwen/Qwen3.5-35B-A3B", 1),
     "397b-a17b": ("Qwen/Qwen3.5-397B-A17B", 8),
 }
+BETWEEN: Mapping[str, str] = {"sglang": "0.5.21", "vllm": "0.29.0"}
+"""An untested release with a tested one on either side."""
 RELEASES: Mapping[str, tuple[str, ...]] = {
-    "sglang": ("0.5.14", "0.5.17", "0.5.19", "0.5.21", "0.5.23"),
-    "vllm": ("0.24.0", "0.26.0", "0.29.0", "0.33.0"),
+    engine: tuple(sorted({found.floor, BETWEEN[engine], *found.tested}, key=version)) for engine, found in TABLE.items()
 }
 H100 = "NVIDIA-H100-80GB-HBM3"
 B200 = "NVIDIA-B200"

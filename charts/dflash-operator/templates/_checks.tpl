@@ -90,7 +90,8 @@ first, or set metrics.enginePodMonitor.enabled=false. helm template asks no clus
 {{- if not (and (gt $duration $deadline) (gt $deadline $retry)) -}}
 {{- fail (printf (include "dflash-operator.leaseRemedy" .) $duration $deadline $retry) -}}
 {{- end -}}
-{{- range $name, $oldest := dict "sglangVersion" "0.5.14" "vllmVersion" "0.24.0" -}}
+{{- $file := "files/oldest_releases.yaml" -}}
+{{- range $name, $oldest := .Files.Get $file | required (printf "%s is missing from this chart; run make chart" $file) | fromYaml -}}
 {{- $release := get $settings $name | default $oldest | trimPrefix "v" -}}
 {{- $numbers := regexFind "^[0-9]+\\.[0-9]+\\.[0-9]+" $release -}}
 {{- $before := and (eq $numbers $oldest) (regexMatch "^[0-9.]+(dev|a|b|rc)[0-9]" $release) -}}

@@ -34,7 +34,7 @@ _PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 
 
 class SGLang:
-    """SGLang from 0.5.14 on."""
+    """SGLang, from the oldest accepted release on."""
 
     name = "sglang"
     default_port = 30000

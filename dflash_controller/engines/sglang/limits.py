@@ -9,14 +9,9 @@ from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import EXTRA_ARGS, Flag, Guard, index, integer, parsed
 from dflash_controller.engines.hardware import Generation, generation
 from dflash_controller.engines.protocol import LaunchRequest
-from dflash_controller.engines.releases import Releases, version
+from dflash_controller.engines.releases import TABLE, version
 
-RELEASES = Releases(
-    engine="SGLang",
-    floor="0.5.14",
-    floor_reason="the first release with the overlap schedule for DFlash, today's flag names and hybrid targets under a radix cache",
-    tested=("0.5.17", "0.5.19", "0.5.23"),
-)
+RELEASES = TABLE["sglang"]
 
 STRATEGY = "--mamba-radix-cache-strategy"
 WINDOW = "--speculative-draft-window-size"

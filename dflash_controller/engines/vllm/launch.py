@@ -30,7 +30,7 @@ _MASTER_PORT = 29500
 
 
 class VLLM:
-    """vLLM from 0.24.0 on."""
+    """vLLM, from the oldest accepted release on."""
 
     name = "vllm"
     default_port = 8000

@@ -10,14 +10,9 @@ from dflash_controller.api.speculation import Off, Schedule
 from dflash_controller.engines.flags import EXTRA_ARGS, Flag, Guard, index, integer, parsed
 from dflash_controller.engines.hardware import Generation, generation
 from dflash_controller.engines.protocol import LaunchRequest
-from dflash_controller.engines.releases import Releases, version
+from dflash_controller.engines.releases import TABLE, version
 
-RELEASES = Releases(
-    engine="vLLM",
-    floor="0.24.0",
-    floor_reason="the first release with DFlash's look-ahead slot, Model Runner V2 and a capped FastAPI",
-    tested=("0.26.0", "0.33.0"),
-)
+RELEASES = TABLE["vllm"]
 SCHEDULE_SINCE = "0.26.0"
 _FP8_ON_BLACKWELL_SINCE = "0.33.0"
 
