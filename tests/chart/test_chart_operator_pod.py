@@ -11,6 +11,7 @@ import pytest
 from dflash_controller.runtime.settings import Settings
 from hack.chart_reference import ELSEWHERE
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, operator_pod
+from tests.support.releases import default_release
 
 RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
@@ -84,8 +85,8 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
         "tuningSeconds": 63,
         "tuningSlotSeconds": 65,
         "learnedRecordSeconds": 64,
-        "sglangVersion": "0.5.23",
-        "vllmVersion": "0.33.0",
+        "sglangVersion": default_release("sglang"),
+        "vllmVersion": default_release("vllm"),
         "sglangImage": "a:{version}",
         "vllmImage": "b:{version}",
         "allowedHostPaths": ["/a", "/b"],

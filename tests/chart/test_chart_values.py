@@ -12,17 +12,16 @@ import pytest
 import yaml
 
 from dflash_controller import __version__
-from dflash_controller.engines.sglang import limits as sglang
-from dflash_controller.engines.vllm import limits as vllm
 from dflash_controller.runtime.settings import Settings, SettingsError
 from hack.chart_reference import REFINED, ChartError, Value, renewed, values
 from tests.chart.rendering import CHART, MONITORING, ROOT, manifests, render
+from tests.support.releases import floor_release
 
 DEFAULTS = Settings()
 DOCUMENTED = values((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 
-SGLANG, VLLM = sglang.RELEASES.floor, vllm.RELEASES.floor
+SGLANG, VLLM = floor_release("sglang"), floor_release("vllm")
 
 
 def before(release: str) -> str:

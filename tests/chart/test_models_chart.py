@@ -28,6 +28,7 @@ from dflash_controller.engines.resolved import OperatorDefaults, Resolved
 from hack import models_chart
 from hack.crd import definition
 from testbed import binaries
+from tests.support.releases import default_release
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "dflash-models"
@@ -100,7 +101,7 @@ CASES: dict[str, tuple[Values, list[str]]] = {
     "two engines of one model": (
         {
             "defaults": {"spec": {"target": {"model": "Qwen/Qwen3.5-9B"}, "replicas": 2}},
-            "models": [{"name": "chat"}, {"name": "code", "spec": {"engine": {"name": "vllm", "version": "0.33.0"}}}],
+            "models": [{"name": "chat"}, {"name": "code", "spec": {"engine": {"name": "vllm", "version": default_release("vllm")}}}],
         },
         ["chat", "code"],
     ),

@@ -13,6 +13,7 @@ from testbed.operator_process import ROOT
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
 from tests.support.deployment import UNJUDGED, Deployment
+from tests.support.releases import default_release
 
 CHART = ROOT / "charts" / "dflash-models"
 RELEASE = "models"
@@ -55,13 +56,13 @@ def test_a_list_of_models_is_served_changed_and_taken_away(
 ) -> None:
     start_operator(warm_up_seconds="0")
     chat, code, old = (Deployment(cluster, namespace, name) for name in ("chat", "code", "old"))
-    vllm = {"engine": {"name": "vllm", "version": "0.33.0"}}
+    vllm = {"engine": {"name": "vllm", "version": default_release("vllm")}}
 
     told = helm("install", values("chat", "code", "old", code=vllm))
     assert f"3 models were created in namespace {namespace}" in told
     for deployment in (chat, code, old):
         deployment.wait_done()
-    assert (chat.status()["engine"], code.status()["engine"]) == ("sglang 0.5.23", "vllm 0.33.0")
+    assert (chat.status()["engine"], code.status()["engine"]) == (f"sglang {default_release('sglang')}", f"vllm {default_release('vllm')}")
     selected = cluster.get("-n", namespace, "dfd", "-l", f"app.kubernetes.io/instance={RELEASE},team=inference")["items"]
     assert len(selected) == 3
 

@@ -15,12 +15,13 @@ from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import StartOperator
 from tests.support.deployment import JUDGED, UNJUDGED, Deployment, played_with, rollout_spec
+from tests.support.releases import default_release
 
 pytestmark = pytest.mark.long
 
 OLD, NEW = "a" * 40, "b" * 40
 QUICK = {"warm_up_seconds": "1"}
-ENGINES = ({"name": "sglang", "version": "0.5.23"}, {"name": "vllm", "version": "0.33.0"})
+ENGINES = tuple({"name": name, "version": default_release(name)} for name in ("sglang", "vllm"))
 DEFAULT = {
     "analysis": {**JUDGED["analysis"], "acceptanceLength": {"interval": "1s"}},
     "probe": {"prompts": 64, "maxTokens": 48, "promptsPerMinute": 6000},

@@ -14,6 +14,7 @@ from testbed.waiting import wait_until
 from testbed.write_proxy import Write, WriteProxy
 from tests.conftest import Kubectl, StartOperator
 from tests.support.deployment import REVISION, UNJUDGED, Deployment
+from tests.support.releases import default_release
 
 OLD, NEW = "a" * 40, "b" * 40
 SLOW = {"metadata": {"annotations": {"sim/ready-after": "2", "sim/exit-after": "2"}}}
@@ -79,7 +80,11 @@ def test_what_does_not_define_the_engine_makes_no_revision_and_restarts_nothing(
     env = [{"name": "HF_HUB_OFFLINE", "value": "0"}, {"name": "NCCL_DEBUG", "value": "WARN"}]
     start_operator()
     deployment = Deployment(cluster, namespace).create(
-        spec(engine={"name": "sglang", "version": "0.5.23", "env": env}, scheduling={"tolerations": tolerations}, blockSize=16)
+        spec(
+            engine={"name": "sglang", "version": default_release("sglang"), "env": env},
+            scheduling={"tolerations": tolerations},
+            blockSize=16,
+        )
     )
     deployment.wait_done()
     (revision,), pods = deployment.names("controllerrevisions"), deployment.pod_uids()

@@ -22,6 +22,7 @@ from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 from tests.conftest import StartOperator
 from tests.support.deployment import Deployment, Version, followed, played_with, rollout_spec
+from tests.support.releases import default_release
 
 pytestmark = pytest.mark.long
 
@@ -113,7 +114,7 @@ def elsewhere(cluster: Cluster) -> Iterator[str]:
 
 def spec(mode: str, replicas: int = REPLICAS, **more: Any) -> dict[str, Any]:
     """SGLang at block size 16, which changes its block by a restart."""
-    engine = {"name": "sglang", "version": "0.5.23", "maxConcurrency": 64}
+    engine = {"name": "sglang", "version": default_release("sglang"), "maxConcurrency": 64}
     pods = {"terminationGracePeriodSeconds": 30, "metadata": {"annotations": {"sim/exit-after": "2"}}}
     tuned = {"engine": engine, "blockSize": 16, "tuning": {**TUNING, "mode": mode}, "podTemplate": pods}
     return rollout_spec(replicas, rollout=ROLLOUT, **tuned, **more)

@@ -15,10 +15,11 @@ from testbed.waiting import wait_until
 from tests.conftest import StartOperator
 from tests.e2e.conftest import Say
 from tests.support.deployment import JUDGED, Deployment, played_with
+from tests.support.releases import default_release
 
 MODEL = "Qwen/Qwen3.5-9B"
 OLD, EQUAL, COLLAPSED = "a" * 40, "b" * 40, "c" * 40
-ENGINES = ({"name": "sglang", "version": "0.5.23"}, {"name": "vllm", "version": "0.33.0"})
+ENGINES = tuple({"name": name, "version": default_release(name)} for name in ("sglang", "vllm"))
 RATE = 12.0
 """Requests per second, of half a second each: one of them is under way on every pod that is asked to stop."""
 MIX = Mix({"gsm8k": 1.0, "humaneval": 1.0}, max_tokens=300, stream=0.5)

@@ -28,6 +28,7 @@ from testbed.traffic.over_http import Client, Target
 from testbed.waiting import wait_until
 from tests.e2e.conftest import Say
 from tests.support.deployment import Deployment
+from tests.support.releases import default_release
 
 SCRAPE_S, WINDOW_S = 2, 20
 SETTLING_S = 2.5 * WINDOW_S
@@ -37,7 +38,7 @@ RESTARTED_S = 2.0 * WINDOW_S
 REQUESTS_PER_SECOND = 28 / WINDOW_S
 """To each pod, on average, at random moments."""
 MODELS = ("Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B")
-ENGINES = ({"name": "sglang", "version": "0.5.23"}, {"name": "vllm", "version": "0.33.0"})
+ENGINES = tuple({"name": name, "version": default_release(name)} for name in ("sglang", "vllm"))
 MIX = Mix({"gsm8k": 2.0, "humaneval": 1.0, "mt-bench": 1.0}, max_tokens=250, stream=0.3)
 
 

@@ -19,11 +19,11 @@ from testbed.simulator.host import Clock, Host
 from testbed.simulator.server import EngineApp, OneHost
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import seed_table
+from tests.support.releases import default_release
 
 T = TypeVar("T")
 TARGET = "Qwen/Qwen3.5-9B"
 KEY = Key("ns", "demo")
-RELEASES = {"sglang": "0.5.23", "vllm": "0.26.0"}
 _IN_FLIGHT_S = 0.02
 
 
@@ -77,7 +77,7 @@ class Served:
 async def served(engine: str, revision: str, faults: Faults | None = None, *, seed: int = 3, **settings: Any) -> AsyncIterator[Served]:
     """An engine that serves; ``revision`` is also its drafter's."""
     made = EngineSettings(
-        engine, RELEASES[engine], TARGET, TARGET, 0, **{"block_size": 16, "drafter": "d", "drafter_revision": revision, **settings}
+        engine, default_release(engine), TARGET, TARGET, 0, **{"block_size": 16, "drafter": "d", "drafter_revision": revision, **settings}
     )
     clock = LoopClock()
     simulated = SimulatedEngine(made, seed_table().match(TARGET), now=clock.now(), faults=faults or Faults(), seed=seed)

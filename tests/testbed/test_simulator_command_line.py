@@ -12,6 +12,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from testbed.waiting import wait_until
+from tests.support.releases import default_release
 
 COMMAND = [
     *("sglang", "serve", "--model-path=Qwen/Qwen3.5-9B", "--served-model-name=m", "--enable-metrics", "--speculative-algorithm=DFLASH"),
@@ -20,7 +21,7 @@ COMMAND = [
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "DFLASH_SIM_RELEASE": "0.5.23"}
+    environment = {**os.environ, "DFLASH_SIM_RELEASE": default_release("sglang")}
     command = [sys.executable, "-m", "testbed.simulator", "serve", "--host=127.0.0.1", "--speed=10", "--", *arguments]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 

@@ -21,6 +21,9 @@ from testbed.simulator.table import seed_table
 from testbed.traffic.mix import Mix, Shots
 from testbed.traffic.over_http import Client, Target
 from testbed.traffic.report import summarize
+from tests.support.releases import default_release
+
+SGLANG, VLLM = default_release("sglang"), default_release("vllm")
 
 SPEED = 20.0
 
@@ -53,7 +56,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    engine: str = "sglang", release: str = "0.5.23", startup_s: float = 0.0, speed: float = SPEED, **settings: object
+    engine: str = "sglang", release: str = SGLANG, startup_s: float = 0.0, speed: float = SPEED, **settings: object
 ) -> AsyncIterator[Running]:
     clock = Clock(speed)
     made = EngineSettings(engine, release, "Qwen/Qwen3.5-9B", "m", 0, **{"block_size": 16, **settings})
@@ -79,7 +82,7 @@ async def eventually(check: Callable[[], bool], seconds: float = 3.0) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(("engine", "release"), [("sglang", "0.5.23"), ("vllm", "0.26.0")])
+@pytest.mark.parametrize(("engine", "release"), [(name, default_release(name)) for name in ("sglang", "vllm")])
 async def test_openai_client_gets_the_same_text_streamed_and_whole(engine: str, release: str) -> None:
     async with running(engine, release) as server, AsyncOpenAI(base_url=server.url + "/v1", api_key="none") as client:
         assert [model.id for model in (await client.models.list()).data] == ["m"]
@@ -125,7 +128,7 @@ async def test_sglang_answers_503_while_starting_and_vllm_nothing() -> None:
         assert (await server.complete())[0] == 503
         await eventually(lambda: server.host.clock.now() > server.host.engine.ready_at_s)
         assert [await server.status(path) for path in ("/health", "/ready", "/v1/models")] == [200, 200, 200]
-    async with running("vllm", "0.26.0", startup_s=0.4 * SPEED) as server:
+    async with running("vllm", VLLM, startup_s=0.4 * SPEED) as server:
         with pytest.raises(aiohttp.ClientError):
             await server.status("/health")
         await eventually(lambda: server.host.clock.now() > server.host.engine.ready_at_s)
@@ -137,11 +140,11 @@ async def test_sglang_answers_503_while_starting_and_vllm_nothing() -> None:
     [
         ("sglang", "0.5.19", "/ready", 404),
         ("sglang", "0.5.20", "/ready", 200),
-        ("sglang", "0.5.23", "/server_info", 200),
-        ("sglang", "0.5.23", "/version", 404),
-        ("vllm", "0.26.0", "/version", 200),
-        ("vllm", "0.26.0", "/ready", 404),
-        ("vllm", "0.26.0", "/server_info", 404),
+        ("sglang", SGLANG, "/server_info", 200),
+        ("sglang", SGLANG, "/version", 404),
+        ("vllm", VLLM, "/version", 200),
+        ("vllm", VLLM, "/ready", 404),
+        ("vllm", VLLM, "/server_info", 404),
     ],
 )
 async def test_endpoints_of_each_engine(engine: str, release: str, path: str, status: int) -> None:
@@ -163,7 +166,7 @@ async def test_sglang_drains_without_refusing_and_is_unhealthy_meanwhile() -> No
 
 
 async def test_vllm_drain_aborts_new_requests_at_once_and_old_ones_after_the_timeout() -> None:
-    async with running("vllm", "0.26.0", shutdown_timeout_s=0.3 * SPEED) as server:
+    async with running("vllm", VLLM, shutdown_timeout_s=0.3 * SPEED) as server:
         old = asyncio.create_task(server.complete(100_000))
         await eventually(lambda: bool(server.host.engine.batch.in_service))
         server.host.drain()
@@ -175,7 +178,7 @@ async def test_vllm_drain_aborts_new_requests_at_once_and_old_ones_after_the_tim
 
 
 async def test_client_gone_away_aborts_its_request() -> None:
-    async with running("vllm", "0.26.0") as server:
+    async with running("vllm", VLLM) as server:
         request = asyncio.create_task(server.complete(100_000))
         await eventually(lambda: bool(server.host.engine.batch.in_service))
         request.cancel()
@@ -244,7 +247,7 @@ async def test_crash_breaks_connections() -> None:
 
 
 async def test_vllm_knows_its_model_name_and_both_refuse_bad_limits() -> None:
-    async with running("vllm", "0.26.0") as server:
+    async with running("vllm", VLLM) as server:
         async with server.session.post(server.url + "/v1/completions", json={"model": "other", "prompt": "x"}) as response:
             assert response.status == 404
         assert (await server.complete(0))[0] == 400

@@ -16,9 +16,8 @@ from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.status import Status
 from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec
+from dflash_controller.engines.releases import TABLE
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.engines.sglang.limits import RELEASES as SGLANG
-from dflash_controller.engines.vllm.limits import RELEASES as VLLM
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.settings import PREFIX, Settings
@@ -77,10 +76,10 @@ def test_the_rights_are_those_of_the_chart() -> None:
 def test_the_supported_releases_are_those_of_the_code() -> None:
     defaults = OperatorDefaults().versions
     text = text_of("docs/reference/engines.md")
-    for name, releases in (("SGLang", SGLANG), ("vLLM", VLLM)):
-        [row] = re.findall(rf"^\| {name} \| (.+) \|$", text, re.MULTILINE)[:1]
+    for name, releases in TABLE.items():
+        [row] = re.findall(rf"^\| {releases.engine} \| (.+) \|$", text, re.MULTILINE)[:1]
         floor, _, tested, default = row.split(" | ")
-        assert (floor, tested, default) == (releases.floor, ", ".join(releases.tested), defaults[name.lower()])
+        assert (floor, tested, default) == (releases.floor, ", ".join(releases.tested), defaults[name])
 
 
 def test_every_fault_of_the_simulator_is_documented() -> None:

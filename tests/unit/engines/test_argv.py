@@ -12,11 +12,15 @@ from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Flag, index, parsed
 from dflash_controller.engines.protocol import Launch, LaunchRequest, ModelRef
+from dflash_controller.engines.releases import version
 from dflash_controller.engines.sglang.limits import GUARD as SGLANG_GUARD
 from dflash_controller.engines.vllm.limits import GUARD as VLLM_GUARD
 from testbed.contract.examples import H100, request
 from testbed.simulator.argv import parse
 from testbed.simulator.option_table import facts, table_names
+from tests.support.releases import contract_releases, default_release, floor_release
+
+SGLANG, VLLM = default_release("sglang"), default_release("vllm")
 
 
 def ask(engine: str, release: str, model: str = "Qwen/Qwen3.5-35B-A3B", **changes: Any) -> LaunchRequest:
@@ -31,7 +35,11 @@ def flags(launched: Launch) -> dict[str, str]:
     return index(parsed(launched.args))
 
 
-@given(block=st.integers(2, 16), concurrency=st.integers(1, 600), release=st.sampled_from(["0.24.0", "0.26.0", "0.28.0", "0.33.0"]))
+@given(
+    block=st.integers(2, 16),
+    concurrency=st.integers(1, 600),
+    release=st.sampled_from([floor_release("vllm"), *contract_releases("vllm"), "0.28.0"]),
+)
 def test_vllm_budgets_hold_a_full_batch(block: int, concurrency: int, release: str) -> None:
     args = flags(launch("vllm", release, speculation=Fixed(block), max_concurrency=concurrency))
     tokens, capture = int(args["--max-num-batched-tokens"]), json.loads(args["--compilation-config"])["max_cudagraph_capture_size"]
@@ -48,7 +56,7 @@ def test_extra_replaces_recommended_replaces_default() -> None:
         "--max-running-requests=7",
         "--speculative-dflash-block-size=4",
     )
-    args = launch("sglang", "0.5.23", recommended_args=recommended, extra_args=("--mem-fraction-static=0.6",)).args
+    args = launch("sglang", SGLANG, recommended_args=recommended, extra_args=("--mem-fraction-static=0.6",)).args
     assert "--mem-fraction-static=0.6" in args
     assert "--mem-fraction-static=0.8" not in args
     assert "--attention-backend=flashinfer" in args
@@ -57,14 +65,14 @@ def test_extra_replaces_recommended_replaces_default() -> None:
 
 
 def test_a_negated_extra_replaces_its_recommended_namesake() -> None:
-    args = launch("vllm", "0.33.0", recommended_args=("--trust-remote-code",), extra_args=("--no-trust-remote-code",)).args
+    args = launch("vllm", VLLM, recommended_args=("--trust-remote-code",), extra_args=("--no-trust-remote-code",)).args
     assert "--no-trust-remote-code" in args
     assert "--trust-remote-code" not in args
 
 
 def test_order_of_extra_args_does_not_matter() -> None:
     extra = ("--reasoning-parser=qwen3", "--context-length=8192", "--chunked-prefill-size=4096")
-    assert launch("sglang", "0.5.23", extra_args=extra) == launch("sglang", "0.5.23", extra_args=extra[::-1])
+    assert launch("sglang", SGLANG, extra_args=extra) == launch("sglang", SGLANG, extra_args=extra[::-1])
 
 
 def test_recommended_flags_take_the_release_s_names() -> None:
@@ -73,16 +81,16 @@ def test_recommended_flags_take_the_release_s_names() -> None:
         "--speculative-dflash-draft-window-size=4096",
         "--speculative-draft-kv-cache-dtype=bf16",
     )
-    for release in ("0.5.14", "0.5.17", "0.5.23"):
+    for release in (floor_release("sglang"), *contract_releases("sglang")):
         args = flags(launch("sglang", release, recommended_args=recommended))
         assert args["--mamba-radix-cache-strategy"] == "no_buffer"
         assert args["--speculative-draft-window-size"] == "4096"
-        assert ("--speculative-draft-kv-cache-dtype" in args) == (release == "0.5.23")
+        assert ("--speculative-draft-kv-cache-dtype" in args) == (version(release) >= version("0.5.18"))
 
 
 def test_recommended_flags_that_do_not_fit_are_left_out() -> None:
     recommended = ("--speculative-draft-window-size=8", "--mamba-track-interval=64", "--attention-backend=trtllm_mha")
-    args = flags(launch("sglang", "0.5.23", recommended_args=recommended, gpu_product=H100, hybrid_target=False))
+    args = flags(launch("sglang", SGLANG, recommended_args=recommended, gpu_product=H100, hybrid_target=False))
     assert "--speculative-draft-window-size" not in args
     assert "--mamba-track-interval" not in args
     assert args["--attention-backend"] == "fa3"
@@ -90,41 +98,48 @@ def test_recommended_flags_that_do_not_fit_are_left_out() -> None:
 
 def test_off_drops_everything_about_the_drafter() -> None:
     extra = ("--speculative-draft-window-size=4096",)
-    off = launch("sglang", "0.5.23", speculation=Off(), extra_args=extra)
+    off = launch("sglang", SGLANG, speculation=Off(), extra_args=extra)
     assert not any("speculative" in arg for arg in off.args)
     assert "SGLANG_ENABLE_OVERLAP_PLAN_STREAM" not in off.env
-    assert not any("spec" in arg for arg in launch("vllm", "0.33.0", speculation=Off()).args)
+    assert not any("spec" in arg for arg in launch("vllm", VLLM, speculation=Off()).args)
 
 
 def test_latent_attention_keeps_the_engine_s_own_back_end() -> None:
     for target, served in (("moonshotai/Kimi-K2.5", "k"), ("/models/target", "moonshotai/Kimi-K2.5")):
         args = flags(
-            launch("sglang", "0.5.23", target=ModelRef(target), served_model_name=served, recommended_args=(), hybrid_target=False)
+            launch(
+                "sglang",
+                SGLANG,
+                target=ModelRef(target),
+                served_model_name=served,
+                recommended_args=(),
+                hybrid_target=False,
+            )
         )
         assert "--attention-backend" not in args
         assert args["--speculative-draft-attention-backend"] == "fa4"
-        vllm = flags(launch("vllm", "0.33.0", target=ModelRef(target), served_model_name=served, recommended_args=()))
+        vllm = flags(launch("vllm", VLLM, target=ModelRef(target), served_model_name=served, recommended_args=()))
         assert "--attention-backend" not in vllm
 
 
 def test_environment_follows_the_flags() -> None:
-    assert launch("sglang", "0.5.23").env == {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
-    assert launch("sglang", "0.5.23", extra_args=("--enable-lora",)).env == {}
-    attention = launch("sglang", "0.5.23", recommended_args=(), extra_args=("--enable-dp-attention", "--enable-dp-lm-head"))
+    assert launch("sglang", SGLANG).env == {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
+    assert launch("sglang", SGLANG, extra_args=("--enable-lora",)).env == {}
+    attention = launch("sglang", SGLANG, recommended_args=(), extra_args=("--enable-dp-attention", "--enable-dp-lm-head"))
     assert attention.env == {"SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION": "0"}
 
 
 def test_the_kubelet_expands_nothing_that_a_user_wrote() -> None:
-    args = launch("sglang", "0.5.23", served_model_name="$(HOME)/名前").args
+    args = launch("sglang", SGLANG, served_model_name="$(HOME)/名前").args
     assert "--served-model-name=$$(HOME)/名前" in args
 
 
 def test_worker_differs_in_rank_only() -> None:
-    sglang = launch("sglang", "0.5.23", tensor_parallel=16, nodes=2)
+    sglang = launch("sglang", SGLANG, tensor_parallel=16, nodes=2)
     assert set(sglang.args) ^ set(sglang.worker_args) == {"--node-rank=0", "--node-rank=$(LWS_WORKER_INDEX)"}
-    vllm = launch("vllm", "0.33.0", tensor_parallel=16, nodes=2)
+    vllm = launch("vllm", VLLM, tensor_parallel=16, nodes=2)
     assert set(vllm.args) ^ set(vllm.worker_args) == {"--node-rank=0", "--node-rank=$(LWS_WORKER_INDEX)", "--headless"}
-    assert launch("vllm", "0.33.0").worker_args == ()
+    assert launch("vllm", VLLM).worker_args == ()
 
 
 def test_schedule_reaches_the_engine() -> None:

@@ -11,6 +11,9 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import LaunchRequest
 from testbed.contract.cases import CASES
 from testbed.contract.examples import H100, examples, request
+from tests.support.releases import default_release
+
+SGLANG, VLLM = default_release("sglang"), default_release("vllm")
 
 EXTRA = "spec.engine.extraArgs[0]"
 
@@ -47,7 +50,7 @@ def test_what_parsers_let_through_is_refused_here(case: Any) -> None:
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("block", [-1, 0, 1, 17, 32])
 def test_block_outside_the_trained_one(engine: str, block: int) -> None:
-    problem = only(engine, "0.5.23" if engine == "sglang" else "0.33.0", speculation=Fixed(block))
+    problem = only(engine, default_release(engine), speculation=Fixed(block))
     assert problem.field == "spec.blockSize"
     assert "2 to 16" in problem.message
 
@@ -66,7 +69,7 @@ def test_block_outside_the_trained_one(engine: str, block: int) -> None:
     ],
 )
 def test_broken_schedule(ranges: tuple[tuple[int, int, int], ...], message: str) -> None:
-    problem = only("vllm", "0.33.0", speculation=Schedule(ranges))
+    problem = only("vllm", VLLM, speculation=Schedule(ranges))
     assert problem.field == "spec.tuning.actuator"
     assert message in problem.message
 
@@ -75,7 +78,7 @@ def test_schedule_needs_vllm_026() -> None:
     schedule = Schedule(((1, 8, 15), (9, 32, 0)))
     assert problems("vllm", "0.26.0", speculation=schedule) == []
     assert "0.26.0 or later" in only("vllm", "0.25.1", speculation=schedule).remedy
-    assert "no schedule" in only("sglang", "0.5.23", speculation=schedule).message
+    assert "no schedule" in only("sglang", SGLANG, speculation=schedule).message
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_schedule_needs_vllm_026() -> None:
     ],
 )
 def test_flags_that_are_not_the_users(engine: str, token: str, message: str) -> None:
-    problem = only(engine, "0.5.23" if engine == "sglang" else "0.33.0", extra_args=(token,))
+    problem = only(engine, default_release(engine), extra_args=(token,))
     assert problem.field == EXTRA
     assert message in str(problem)
 
@@ -115,7 +118,7 @@ def test_flags_that_are_not_the_users(engine: str, token: str, message: str) -> 
     ],
 )
 def test_other_flags_are_the_users(engine: str, token: str) -> None:
-    assert problems(engine, "0.5.23" if engine == "sglang" else "0.33.0", extra_args=(token,)) == []
+    assert problems(engine, default_release(engine), extra_args=(token,)) == []
 
 
 @pytest.mark.parametrize(
@@ -129,14 +132,14 @@ def test_other_flags_are_the_users(engine: str, token: str) -> None:
         ("0.5.17", "--lora-paths=a=/a", "before SGLang 0.5.19"),
         ("0.5.19", "--enable-dp-attention", "before SGLang 0.5.23"),
         ("0.5.23", "--enable-dp-attention", "--enable-dp-lm-head"),
-        ("0.5.23", "--pp-size=2", "pipeline parallelism"),
-        ("0.5.23", "--pipeline-parallel-size=2", "pipeline parallelism"),
-        ("0.5.23", "--disaggregation-mode=decode", "split prefill"),
-        ("0.5.23", "--speculative-draft-window-size=15", "shorter than the block of 16"),
-        ("0.5.23", "--mamba-track-interval=15", "shorter than the block of 16"),
-        ("0.5.23", "--attention-backend=fa3", "does not run on Blackwell"),
-        ("0.5.23", "--kv-cache-dtype=nvfp4", "KV cache"),
-        ("0.5.23", "--linear-attn-decode-backend=flashinfer", "bfloat16 state"),
+        (SGLANG, "--pp-size=2", "pipeline parallelism"),
+        (SGLANG, "--pipeline-parallel-size=2", "pipeline parallelism"),
+        (SGLANG, "--disaggregation-mode=decode", "split prefill"),
+        (SGLANG, "--speculative-draft-window-size=15", "shorter than the block of 16"),
+        (SGLANG, "--mamba-track-interval=15", "shorter than the block of 16"),
+        (SGLANG, "--attention-backend=fa3", "does not run on Blackwell"),
+        (SGLANG, "--kv-cache-dtype=nvfp4", "KV cache"),
+        (SGLANG, "--linear-attn-decode-backend=flashinfer", "bfloat16 state"),
     ],
 )
 def test_sglang_releases(release: str, token: str, message: str) -> None:
@@ -154,25 +157,25 @@ def test_blackwell_kernels_on_hopper(token: str) -> None:
 
 
 def test_mamba_flags_need_mamba_state() -> None:
-    problem = only("sglang", "0.5.23", extra_args=("--mamba-radix-cache-strategy=extra_buffer",), hybrid_target=False)
+    problem = only("sglang", SGLANG, extra_args=("--mamba-radix-cache-strategy=extra_buffer",), hybrid_target=False)
     assert "needs a target with Mamba state" in problem.message
 
 
 def test_drafter_flags_are_not_looked_at_while_speculation_is_off() -> None:
     extra = ("--speculative-draft-window-size=4", "--pp-size=2")
-    assert problems("sglang", "0.5.23", speculation=Off(), extra_args=extra) == []
-    assert problems("vllm", "0.33.0", speculation=Off(), extra_args=("--pipeline-parallel-size=2",)) == []
+    assert problems("sglang", SGLANG, speculation=Off(), extra_args=extra) == []
+    assert problems("vllm", VLLM, speculation=Off(), extra_args=("--pipeline-parallel-size=2",)) == []
 
 
 @pytest.mark.parametrize(
     ("release", "token", "message"),
     [
-        ("0.33.0", "--max-num-batched-tokens=511", "do not hold 32 requests of block 16"),
-        ("0.33.0", "--max_num_batched_tokens=0.5k", "do not hold 32 requests of block 16"),
-        ("0.33.0", "--pipeline-parallel-size=2", "pipeline parallelism"),
-        ("0.33.0", "--enable-dbo", "speculative decoding"),
-        ("0.33.0", "--kv-cache-dtype=nvfp4", "KV cache"),
-        ("0.33.0", "--kv-cache-dtype=fp8_e5m2", "KV cache"),
+        (VLLM, "--max-num-batched-tokens=511", "do not hold 32 requests of block 16"),
+        (VLLM, "--max_num_batched_tokens=0.5k", "do not hold 32 requests of block 16"),
+        (VLLM, "--pipeline-parallel-size=2", "pipeline parallelism"),
+        (VLLM, "--enable-dbo", "speculative decoding"),
+        (VLLM, "--kv-cache-dtype=nvfp4", "KV cache"),
+        (VLLM, "--kv-cache-dtype=fp8_e5m2", "KV cache"),
         ("0.26.0", "--kv-cache-dtype=fp8", "FLASH_ATTN of vLLM 0.26.0"),
     ],
 )
@@ -186,18 +189,18 @@ def test_vllm_fp8_cache_where_the_kernels_read_it() -> None:
     assert problems("vllm", "0.33.0", extra_args=("--kv-cache-dtype=fp8",)) == []
     assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8",), gpu_product=H100) == []
     assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8", "--attention-backend=FLASHINFER")) == []
-    assert "this GPU" in only("vllm", "0.33.0", extra_args=("--kv-cache-dtype=fp8",), gpu_product="NVIDIA-L40S").message
+    assert "this GPU" in only("vllm", VLLM, extra_args=("--kv-cache-dtype=fp8",), gpu_product="NVIDIA-L40S").message
 
 
 def test_vllm_schedule_under_data_parallelism() -> None:
     schedule = Schedule(((1, 32, 7),))
-    assert problems("vllm", "0.33.0", speculation=schedule, extra_args=("--data-parallel-size=1",)) == []
-    assert "ignores a schedule" in only("vllm", "0.33.0", speculation=schedule, extra_args=("--data-parallel-size=2",)).message
+    assert problems("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=1",)) == []
+    assert "ignores a schedule" in only("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=2",)).message
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_shape(engine: str) -> None:
-    release = "0.5.23" if engine == "sglang" else "0.33.0"
+    release = default_release(engine)
     assert only(engine, release, tensor_parallel=9, nodes=2).field == "spec.parallelism.tensor"
     assert only(engine, release, max_concurrency=0).field == "spec.engine.maxConcurrency"
 

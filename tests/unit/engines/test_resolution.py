@@ -10,6 +10,7 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve
+from tests.support.releases import default_release
 from tests.support.render_inputs import NAMESPACE, deployment, parsed, resolved
 
 UNKNOWN: dict[str, Any] = {"target": {"model": "acme/Private-70B"}}
@@ -38,8 +39,9 @@ def test_the_spec_wins_over_the_catalog() -> None:
 
 
 def test_the_operators_defaults_fill_in_the_rest() -> None:
+    newest = default_release("sglang")
     facts = resolved(deployment())
-    assert (facts.engine, facts.version, facts.image, facts.port) == ("sglang", "0.5.23", "lmsysorg/sglang:v0.5.23", 30000)
+    assert (facts.engine, facts.version, facts.image, facts.port) == ("sglang", newest, f"lmsysorg/sglang:v{newest}", 30000)
     assert (facts.gpu_product, facts.gpu_resource, facts.max_concurrency, facts.nodes) == ("NVIDIA-B200", "nvidia.com/gpu", 32, 1)
     own = OperatorDefaults(versions={"sglang": "0.5.19", "vllm": "0.26.0"}, images={"sglang": "mirror/sglang:{version}-cu129", "vllm": "x"})
     assert resolved(deployment(), own).image == "mirror/sglang:0.5.19-cu129"
@@ -104,7 +106,7 @@ def test_a_version_taken_out_of_the_spec_gives_way_to_the_default() -> None:
     before = resolved(deployment(engine={"version": "0.5.17"}))
     after = resolve(parsed(deployment()), "qwen", NAMESPACE, Catalog.load(), OperatorDefaults(), before)
     assert isinstance(after, Resolved)
-    assert after.version == "0.5.23"
+    assert after.version == default_release("sglang")
 
 
 def test_recommended_flags_follow_the_drafter() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.engines import ENGINES
+from dflash_controller.engines.releases import version
 from testbed.contract.examples import B200, H100, SEEDS, request
 from testbed.simulator.argv import parse
+from tests.support.releases import contract_releases, floor_release
 
 SGLANG_FIRST = """python -m sglang.launch_server --model-path {target} --speculative-algorithm DFLASH
     --speculative-draft-model-path {drafter} --speculative-num-draft-tokens 16 --tp-size 1 --attention-backend fa3
@@ -27,10 +29,10 @@ OVERLAP = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
 # SGLang's names for one setting, and settings that a later release or the GPU no longer has
 SAME = {"speculative_dflash_block_size": "speculative_num_draft_tokens"}
 GONE = {
-    "0.5.17": {"linear_attn_decode_backend"},  # needs --mamba-ssm-dtype=bfloat16, which the cards do not mention
-    "0.5.19": {"linear_attn_decode_backend"},
-    "0.5.23": {"linear_attn_decode_backend", "cuda_graph_backend_prefill"},  # tc_piecewise was removed in 0.5.22
+    floor_release("sglang"): "linear_attn_decode_backend",  # needs --mamba-ssm-dtype=bfloat16, which the cards do not mention
+    "0.5.22": "cuda_graph_backend_prefill",  # tc_piecewise was removed
 }
+"""The release from which on an option is left out."""
 
 
 def given(engine: str, release: str, command: str) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def given(engine: str, release: str, command: str) -> dict[str, Any]:
     return {name: value for name, value in parse(engine, release, words).values.items() if value != unset[name]}
 
 
-@pytest.mark.parametrize("release", ["0.5.17", "0.5.19", "0.5.23"])
+@pytest.mark.parametrize("release", contract_releases("sglang"))
 @pytest.mark.parametrize(
     ("seed", "command", "block", "gpu"),
     [
@@ -57,7 +59,7 @@ def test_sglang_command_of_the_card(seed: str, command: str, block: int, gpu: st
     wanted = given("sglang", "0.5.17", command.format(target=asked.target.model, drafter=asked.drafter.model))
     launched = ENGINES["sglang"].launch(asked)
     ours = parse("sglang", release, [*launched.command, *launched.args]).values
-    left_out = GONE[release] if gpu == B200 else set()
+    left_out = {name for since, name in GONE.items() if gpu == B200 and version(release) >= version(since)}
     assert {name: ours[SAME.get(name, name)] for name in wanted if name not in left_out} == {
         name: value for name, value in wanted.items() if name not in left_out
     }
@@ -65,13 +67,13 @@ def test_sglang_command_of_the_card(seed: str, command: str, block: int, gpu: st
     assert launched.env.items() >= OVERLAP.items()
 
 
-@pytest.mark.parametrize("release", ["0.5.17", "0.5.19", "0.5.23"])
+@pytest.mark.parametrize("release", contract_releases("sglang"))
 def test_the_decode_back_end_of_the_card_comes_with_the_state_it_needs(release: str) -> None:
     asked = dataclasses.replace(request("sglang", release, *SEEDS["35b-a3b"]), extra_args=("--mamba-ssm-dtype=bfloat16",))
     assert "--linear-attn-decode-backend=flashinfer" in ENGINES["sglang"].launch(asked).args
 
 
-@pytest.mark.parametrize("release", ["0.26.0", "0.33.0"])
+@pytest.mark.parametrize("release", contract_releases("vllm"))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_vllm_command_of_the_card(seed: str, release: str) -> None:
     asked = request("vllm", release, *SEEDS[seed])

@@ -8,6 +8,8 @@ import pytest
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.types import field_classes
+from dflash_controller.engines.releases import TABLE
+from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.runtime.settings import Settings
 from hack import docs_tables
 
@@ -33,6 +35,16 @@ def test_every_field_reason_and_setting_is_documented() -> None:
 def test_every_setting_and_condition_has_a_text() -> None:
     for name in ("settings", "conditions"):
         assert "|  |\n" not in docs_tables.renewed(f"<!-- generated: {name} -->\n<!-- end -->")
+
+
+def test_the_table_of_releases_is_that_of_the_engines() -> None:
+    lines = docs_tables.renewed("<!-- generated: releases -->\n<!-- end -->").splitlines()
+    for name, releases in TABLE.items():
+        start, end = (
+            f"| {releases.engine} | {releases.floor} | ",
+            f" | {', '.join(releases.tested)} | {OperatorDefaults().versions[name]} |",
+        )
+        assert [line for line in lines if line.startswith(start) and line.endswith(end)]
 
 
 def test_a_block_of_an_unknown_name_is_an_error() -> None:

@@ -15,13 +15,14 @@ from testbed.simulator.table import seed_table
 from testbed.traffic.in_process import closed_loop, open_loop
 from testbed.traffic.mix import Mix, Shots
 from testbed.traffic.report import summarize
+from tests.support.releases import default_release
 
 MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
 SECONDS = 60.0
 
 
 def engine(name: str, block: int) -> SimulatedEngine:
-    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.26.0", f"Qwen/{MODEL}", "m", 1, block_size=block)
+    settings = EngineSettings(name, default_release(name), f"Qwen/{MODEL}", "m", 1, block_size=block)
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 
 

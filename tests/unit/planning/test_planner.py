@@ -18,6 +18,7 @@ from dflash_controller.planning.revisions.revision import RevisionState, read
 from dflash_controller.planning.state.inputs import MetricsHealth
 from dflash_controller.planning.state.plan import Apply, Create, Delete, Event
 from tests.support.planning_world import KEY, World
+from tests.support.releases import contract_releases, default_release
 
 COMMIT = "a" * 40
 
@@ -201,7 +202,7 @@ def test_a_surge_replica_avoids_the_outage() -> None:
 
 
 def test_an_operator_with_newer_defaults_restarts_nothing_and_says_so() -> None:
-    world = World(spec(replicas=2), defaults=OperatorDefaults(versions={"sglang": "0.5.19", "vllm": "0.26.0"}))
+    world = World(spec(replicas=2), defaults=OperatorDefaults(versions={name: contract_releases(name)[-2] for name in ("sglang", "vllm")}))
     world.settle()
     world.defaults = OperatorDefaults()
     assert world.reconcile() == 0
@@ -209,10 +210,10 @@ def test_an_operator_with_newer_defaults_restarts_nothing_and_says_so() -> None:
     # A change for another reason keeps the release in force; restartId adopts the new one.
     world.edit(set_drafter(COMMIT))
     world.settle()
-    assert world.deployment["status"]["engine"] == "sglang 0.5.19"
+    assert world.deployment["status"]["engine"] == f"sglang {contract_releases('sglang')[-2]}"
     world.edit(lambda spec: spec.update(restartId="adopt"))
     world.settle()
-    assert world.deployment["status"]["engine"] == "sglang 0.5.23"
+    assert world.deployment["status"]["engine"] == f"sglang {default_release('sglang')}"
 
 
 def blocks(world: World) -> str:

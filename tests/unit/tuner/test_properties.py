@@ -27,6 +27,9 @@ from dflash_controller.tuner.window import DecisionWindow
 from testbed.contract.examples import request
 from testbed.simulator.argv import parse
 from testbed.simulator.settings import EngineSettings
+from tests.support.releases import default_release
+
+VLLM = default_release("vllm")
 
 DECAY = Decay(0.993)
 MOST = 12
@@ -261,10 +264,10 @@ def test_an_engine_takes_every_schedule_and_runs_what_was_meant(table: Table, ch
     candidate_blocks = sorted({block for block, _ in table})
     steps = learned(table, StepPrior(200.0, 0.7))
     found = best_schedule(candidate_blocks, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain)
-    asked = dataclasses.replace(request("vllm", "0.26.0", "Qwen/Qwen3.5-35B-A3B", 1), speculation=found, max_concurrency=MOST)
+    asked = dataclasses.replace(request("vllm", VLLM, "Qwen/Qwen3.5-35B-A3B", 1), speculation=found, max_concurrency=MOST)
     launched = ENGINES["vllm"].launch(asked)
-    taken = parse("vllm", "0.26.0", [*launched.command, *launched.args])
-    engine = EngineSettings("vllm", "0.26.0", "t", "m", 1, block_size=taken.block_size, schedule=taken.schedule or ())
+    taken = parse("vllm", VLLM, [*launched.command, *launched.args])
+    engine = EngineSettings("vllm", VLLM, "t", "m", 1, block_size=taken.block_size, schedule=taken.schedule or ())
     assert taken.block_size == found.max_block_size
     assert [engine.block_for(c) for c in range(1, MOST + 9)] == [block_at(found, c) for c in range(1, MOST + 9)]
 

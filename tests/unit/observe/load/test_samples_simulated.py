@@ -19,6 +19,7 @@ from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import ModelTable, Table, seed_table
+from tests.support.releases import default_release
 
 WORKLOAD = "humaneval"
 STEP_S = 30.0
@@ -30,7 +31,7 @@ Clients = Callable[[float], int]
 
 
 def engine(name: str, block: int = 16, table: ModelTable | None = None) -> SimulatedEngine:
-    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.26.0", "Qwen/Qwen3.5-397B", "m", 64, block_size=block)
+    settings = EngineSettings(name, default_release(name), "Qwen/Qwen3.5-397B", "m", 64, block_size=block)
     made = SimulatedEngine(settings, table or seed_table().match(settings.target), now=0.0, seed=7)
     made.batch.step_time_factor = SLOWER
     return made

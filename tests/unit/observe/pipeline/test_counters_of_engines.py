@@ -20,13 +20,14 @@ from testbed.simulator.faults import Faults
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import seed_table
 from testbed.traffic.report import quantile
+from tests.support.releases import default_release
 
 MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
 INTERVAL_S = 30.0
 
 
 def engine(name: str, block: int = 16, release: str | None = None) -> SimulatedEngine:
-    release = release or {"sglang": "0.5.23", "vllm": "0.26.0"}[name]
+    release = release or default_release(name)
     settings = EngineSettings(name, release, f"Qwen/{MODEL}", "m", 1, block_size=block)
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 

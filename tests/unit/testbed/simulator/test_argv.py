@@ -3,6 +3,7 @@
 import pytest
 
 from testbed.simulator.argv import ArgvError, Host, ParsedArgv, parse
+from tests.support.releases import default_release
 
 SGLANG = ["python3", "-m", "sglang.launch_server", "--model-path=t"]
 DFLASH = [*SGLANG, "--speculative-algorithm=dflash", "--speculative-draft-model-path", "d"]
@@ -10,11 +11,11 @@ VLLM = ["vllm", "serve", "t"]
 CONFIG = '--speculative-config={"method":"dflash","model":"d","num_speculative_tokens":7}'
 
 
-def sglang(*args: str, release: str = "0.5.23", base: list[str] = DFLASH, host: Host | None = None) -> ParsedArgv:
+def sglang(*args: str, release: str = default_release("sglang"), base: list[str] = DFLASH, host: Host | None = None) -> ParsedArgv:
     return parse("sglang", release, [*base, *args], host)
 
 
-def vllm(*args: str, release: str = "0.33.0", host: Host | None = None) -> ParsedArgv:
+def vllm(*args: str, release: str = default_release("vllm"), host: Host | None = None) -> ParsedArgv:
     return parse("vllm", release, [*VLLM, *args], host)
 
 
@@ -105,7 +106,7 @@ def test_vllm_token_budget_by_release() -> None:
 
 def test_other_entry_points_are_not_found() -> None:
     with pytest.raises(ArgvError) as caught:
-        parse("vllm", "0.33.0", ["bash", "-c", "vllm serve t"])
+        parse("vllm", default_release("vllm"), ["bash", "-c", "vllm serve t"])
     assert caught.value.exit_code == 127
     with pytest.raises(ValueError, match="older than"):
         parse("vllm", "0.19.0", VLLM)

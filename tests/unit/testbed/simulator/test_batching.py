@@ -9,10 +9,13 @@ from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.faults import SOUND, Faults
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import seed_table
+from tests.support.releases import default_release
+
+SGLANG, VLLM = default_release("sglang"), default_release("vllm")
 
 
 def engine(name: str = "sglang", **changes: object) -> SimulatedEngine:
-    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.33.0", "Qwen/Qwen3.5-9B", "m", 1, **{"block_size": 16, **changes})
+    settings = EngineSettings(name, default_release(name), "Qwen/Qwen3.5-9B", "m", 1, **{"block_size": 16, **changes})
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=1)
 
 
@@ -150,9 +153,7 @@ class _Blocks:
 
 
 def test_a_schedule_picks_the_block_by_load_and_costs_a_little() -> None:
-    settings = EngineSettings(
-        "vllm", "0.33.0", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)), max_concurrency=16
-    )
+    settings = EngineSettings("vllm", VLLM, "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)), max_concurrency=16)
     table, seen = seed_table().match(settings.target), _Blocks()
     batch = Batch(settings, table, seen)
     for number in (2, 4, 12):
@@ -168,7 +169,7 @@ def test_a_schedule_picks_the_block_by_load_and_costs_a_little() -> None:
 
 
 def test_a_schedule_goes_by_all_requests_of_a_step_prefills_included() -> None:
-    settings = EngineSettings("vllm", "0.26.0", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)))
+    settings = EngineSettings("vllm", VLLM, "Qwen/Qwen3.5-9B", "m", 1, block_size=16, schedule=((1, 2, 15), (3, 8, 7)))
     table, seen = seed_table().match(settings.target), _Blocks()
     batch = Batch(settings, table, seen)
     blocks: list[tuple[int, int, int]] = []
@@ -182,13 +183,13 @@ def test_a_schedule_goes_by_all_requests_of_a_step_prefills_included() -> None:
 
 
 def test_in_a_gap_of_a_schedule_and_past_its_end_the_range_before_goes_on() -> None:
-    settings = EngineSettings("vllm", "0.26.0", "t", "m", 1, block_size=16, schedule=((1, 2, 15), (5, 8, 7), (9, 10, 0), (12, 12, 31)))
+    settings = EngineSettings("vllm", VLLM, "t", "m", 1, block_size=16, schedule=((1, 2, 15), (5, 8, 7), (9, 10, 0), (12, 12, 31)))
     assert [settings.block_for(c) for c in (1, 2, 3, 4, 5, 8, 9, 11)] == [16, 16, 16, 16, 8, 8, 1, 1]
     assert [settings.block_for(c) for c in (12, 99)] == [16, 16], "never more than num_speculative_tokens"
 
 
 def test_a_mixed_batch_takes_the_mean_of_its_workloads() -> None:
-    settings = EngineSettings("sglang", "0.5.23", "Qwen/Qwen3.5-9B", "m", 1, block_size=16)
+    settings = EngineSettings("sglang", SGLANG, "Qwen/Qwen3.5-9B", "m", 1, block_size=16)
     table, seen = seed_table().match(settings.target), _Blocks()
     batch = Batch(settings, table, seen)
     batch.submit(ask(100, "gsm8k"), 0.0)

@@ -12,6 +12,9 @@ from testbed.simulator.batching import Request
 from testbed.simulator.openai_api import BadRequest, chunk, event, parse, usage_chunk
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.text import Steps, answer, chances, flipped, natural_length, prompt_tokens, token_ids
+from tests.support.releases import default_release
+
+SGLANG = default_release("sglang")
 
 TARGET = "Qwen/Qwen3.5-9B"
 
@@ -142,7 +145,7 @@ def generated(release: str, block: int = 16, *, aborted: bool = False) -> dict[s
 
 
 def test_the_native_answer_tells_its_verify_steps() -> None:
-    event = generated("0.5.23")
+    event = generated(SGLANG)
     assert event["text"] == "".join(answer(TARGET, "why", 10))
     assert event["output_ids"] == token_ids(answer(TARGET, "why", 10))
     meta = event["meta_info"]
@@ -158,14 +161,14 @@ def test_names_and_counts_of_the_native_answer_follow_the_release() -> None:
         assert generated(release)["meta_info"]["spec_num_correct_drafts"] == correct, "tokens less steps, until the drafts were counted"
     for release, legacy in (("0.5.17", True), ("0.5.20", True), ("0.5.21", False)):
         assert ("spec_accept_histogram" in generated(release)["meta_info"]) is legacy
-    assert not any(name.startswith("spec_") for name in generated("0.5.23", block=1)["meta_info"]), "speculation is off"
-    assert generated("0.5.23", aborted=True)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert not any(name.startswith("spec_") for name in generated(SGLANG, block=1)["meta_info"]), "speculation is off"
+    assert generated(SGLANG, aborted=True)["meta_info"]["finish_reason"]["type"] == "abort"
 
 
 def test_native_events_before_the_last_carry_the_text_so_far_and_no_figures() -> None:
     ask = native_api.parse({"text": "why", "stream": True})
     assert ask.max_tokens == 128
-    settings = EngineSettings("sglang", "0.5.23", TARGET, "m", 1, block_size=16)
+    settings = EngineSettings("sglang", SGLANG, TARGET, "m", 1, block_size=16)
     event = native_api.output(ask, "id", settings, Request("gsm8k", 1, 128, draws=[4]), answer(TARGET, "why", 5), last=False)
     assert len(event["text"].split()) == len(event["output_ids"]) == event["meta_info"]["completion_tokens"] == 5
     assert event["meta_info"]["finish_reason"] is None

@@ -11,6 +11,7 @@ from testbed.traffic.in_process import closed_loop, open_loop
 from testbed.traffic.mix import Mix, Shots, parse_weights
 from testbed.traffic.report import quantile, summarize
 from testbed.traffic.scrape import totals
+from tests.support.releases import default_release
 
 CELLS = [
     ("Qwen3.5-9B", "gsm8k", 16, 1),
@@ -27,7 +28,7 @@ CELLS = [
 
 
 def engine(name: str, model: str, block: int) -> SimulatedEngine:
-    settings = EngineSettings(name, "0.5.23" if name == "sglang" else "0.26.0", f"Qwen/{model}", "m", 1, block_size=block)
+    settings = EngineSettings(name, default_release(name), f"Qwen/{model}", "m", 1, block_size=block)
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 
 
