@@ -65,7 +65,6 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     PODS_REFUSED = "PodsRefused"
     ENGINE_FAILING = "EngineFailing"
-    FIRST_REVISION_FAILED = "FirstRevisionFailed"
     ROLLED_BACK = "RolledBack"
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
@@ -98,7 +97,6 @@ class Reason(StrEnum):
     COMPLETED = "Completed"
     ANALYSIS_FAILED = "AnalysisFailed"
     INCONCLUSIVE = "Inconclusive"
-    HELD = "Held"
     ABORTED = "Aborted"
     PINNED = "Pinned"
     UNPROVEN = "Unproven"
@@ -126,7 +124,6 @@ class Reason(StrEnum):
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
-    NEWER_DRAFTER_AVAILABLE = "NewerDrafterAvailable"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
@@ -190,9 +187,6 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.ENGINE_FAILING: ReasonDoc(
         "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
     ),
-    Reason.FIRST_REVISION_FAILED: ReasonDoc(
-        "The first revision failed and there is none to go back to.", "Mend the spec, or change spec.restartId to try again."
-    ),
     Reason.ROLLED_BACK: ReasonDoc(
         "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."
     ),
@@ -247,7 +241,6 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.COMPLETED: ReasonDoc("The last rollout was completed."),
     Reason.ANALYSIS_FAILED: ReasonDoc("The candidate did worse than a limit of spec.rollout.analysis.", "See status.rollout.analysis."),
     Reason.INCONCLUSIVE: ReasonDoc("Neither the probe nor the traffic gave a verdict yet."),
-    Reason.HELD: ReasonDoc("The rollout waits for a human.", "Promote or abort the candidate with the annotation the message names."),
     Reason.ABORTED: ReasonDoc("A human aborted the candidate.", "Change the spec, or spec.restartId to try again."),
     Reason.PINNED: ReasonDoc("An annotation pins another revision than the spec asks for.", "Remove the annotation serving.dflash.io/pin."),
     Reason.UNPROVEN: ReasonDoc("The revision was promoted without an analysis, with no replica to judge."),
@@ -300,9 +293,6 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator would fill in other defaults than those the running revision was made with.", "Change spec.restartId to adopt them."
-    ),
-    Reason.NEWER_DRAFTER_AVAILABLE: ReasonDoc(
-        "The drafter's branch has moved since the running revision was made.", "Pin the new commit, or change spec.restartId to take it."
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."

@@ -150,12 +150,12 @@ def effective_tuning(spec: Spec, trained_block_size: int) -> TuningPolicy:
     )
 
 
-def effective_rollout(spec: Spec, wanted: int | None = None) -> RolloutPolicy:
-    """``spec.rollout`` with its defaults; percentages are of ``wanted`` replicas (default: the spec's).
+def effective_rollout(spec: Spec) -> RolloutPolicy:
+    """``spec.rollout`` with its defaults; percentages are of the spec's replicas.
 
     As apps/v1 does it: surge is rounded up, unavailable down, and where both come out as 0 one replica may be unavailable.
     """
-    rollout, count = spec.rollout, replicas(spec) if wanted is None else wanted
+    rollout, count = spec.rollout, replicas(spec)
     surge = _count(rollout.max_surge, 0, count, up=True)
     unavailable = _count(rollout.max_unavailable, 1, count, up=False)
     probe, window = rollout.probe, rollout.window

@@ -70,7 +70,6 @@ class MetricsStatus(Model):
     tokens_per_second: float | None = Field(None, description="Output tokens per second, all replicas together.")
     step_time_milliseconds: float | None = Field(None, description="Milliseconds per verify step.")
     block_size: float | None = Field(None, description="Block size the engines themselves report.")
-    pods: Annotated[str, StringConstraints(max_length=16)] | None = Field(None, description="Pods measured and expected, as 2/2.")
     measured_at: Time | None = Field(None, description="When these figures were taken.")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.apply import ApplyDecision, ApplyMemory, digest
 from dflash_controller.cluster.client import Client, Obj
 from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
@@ -16,10 +17,9 @@ from dflash_controller.cluster.ownership import Path, other_managers, readable
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref, Step
+from dflash_controller.render.compact import compact
 
 log = logging.getLogger(__name__)
-
-REASON_FIELD_FIGHT = "FieldFight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Executor:
             "apiVersion": DFLASH_DEPLOYMENT.api_version,
             "kind": DFLASH_DEPLOYMENT.name,
             "metadata": {field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion")},
-            "status": _without_none(status),
+            "status": compact(status),
         }
         namespace, name = run.key.namespace, run.key.name
         after = await self._write(
@@ -263,20 +263,9 @@ class Executor:
         run.moved[ref.uid, ref.resource_version] = after["metadata"]["resourceVersion"]
 
 
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {field: _without_none(item) for field, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _same(rendered: Any, live: Any) -> bool:
-    """Whether two statuses say the same; None is how absence may be rendered."""
-    if isinstance(rendered, Mapping) and isinstance(live, Mapping):
-        shown = {field: value for field, value in rendered.items() if value is not None}
-        return shown.keys() == live.keys() and all(_same(value, live[field]) for field, value in shown.items())
-    if isinstance(rendered, list | tuple) and isinstance(live, list | tuple):
-        return len(rendered) == len(live) and all(_same(a, b) for a, b in zip(rendered, live, strict=True))
-    return bool(rendered == live)
+    """Whether two statuses say the same; None and emptiness are how absence may be rendered."""
+    return bool(compact(rendered) == compact(live))
 
 
 def _conflict_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...]) -> Event:
@@ -285,7 +274,7 @@ def _conflict_event(identity: Identity, fields: tuple[Path, ...], opponents: tup
     what = ", ".join(readable(path) for path in fields[:3])
     return Event(
         type="Warning",
-        reason=REASON_FIELD_FIGHT,
+        reason=Reason.FIELD_FIGHT.value,
         message=f"{kind.name} {name}: {who} keeps changing {what}; it has been put back and will be less and less often. "
         f"Stop that writer or leave the field to it",
     )

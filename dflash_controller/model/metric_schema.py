@@ -23,7 +23,6 @@ class EngineLoad:
     """The engine's part of the metrics: what its counters say about steps and requests."""
 
     acceptance_length: Measurement
-    acceptance_by_position: tuple[float, ...]
     block_size: Measurement
     concurrency: Measurement
     step_time_s: Measurement

@@ -12,13 +12,14 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSeries
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.measurement import Error
+from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.store import LoadSampleStore
 from dflash_controller.observe.pipeline.counter_series import CounterSeriesStore
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.pipeline.source import Round, Source, Target
 from dflash_controller.observe.status_values.display import Display, DisplaySettings, StatusMetrics
-from dflash_controller.observe.status_values.health import NO_READY_PODS, FailureThreshold, MetricsHealth, source_failure, verdict
+from dflash_controller.observe.status_values.health import NO_READY_PODS, FailureThreshold, source_failure, verdict
 
 _log = logging.getLogger(__name__)
 
@@ -180,5 +181,5 @@ def _metric_values(targets: Sequence[Target], reading: Round) -> RevisionMetrics
     for target in targets:
         source_failure = reading.failures.get(target.uid)
         if isinstance(source_failure, Error):
-            return RevisionMetrics.failed(source_failure, len(targets))
-    return RevisionMetrics(pods_expected=len(targets))
+            return RevisionMetrics.failed(source_failure)
+    return RevisionMetrics()

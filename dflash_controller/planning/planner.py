@@ -42,14 +42,12 @@ from dflash_controller.planning.rollout.transitions import (
 from dflash_controller.planning.state import blockers
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.owner_references import adoptions, being_deleted, foreign, ref
-from dflash_controller.planning.state.plan import Annotate, Create, Event, Plan, Step
+from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Plan, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status
 from dflash_controller.planning.status.conditions import stalled, unfinished
 from dflash_controller.planning.tuning import judged, tuned
 
-REQUEUE_AFTER_S = 60.0
-"""A name that somebody else holds is not watched, and neither is the clock."""
 TERMINATING_S = 15.0
 
 

@@ -6,25 +6,25 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dflash_controller.api import names
-from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.counters import CounterSeries
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
 from dflash_controller.model.snapshot import Key, Object
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.pipeline.source import Source, Target
-from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics
+from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics, rounded
 from dflash_controller.planning.revisions.stored import StoredRevisions, read_stored
-from dflash_controller.planning.state.inputs import NOT_MEASURED, MetricsHealth
 
-_FIELDS = {
-    "acceptance_length": "acceptanceLength",
-    "concurrency": "concurrency",
-    "tokens_per_second": "tokensPerSecond",
-    "block_size": "blockSize",
+STATUS_FIELDS = {
+    "acceptance_length": ("acceptanceLength", 1.0),
+    "concurrency": ("concurrency", 1.0),
+    "tokens_per_second": ("tokensPerSecond", 1.0),
+    "step_time_s": ("stepTimeMilliseconds", 1e3),
+    "block_size": ("blockSize", 1.0),
 }
-"""Figure, and the field of ``status.metric_values`` that shows it."""
+"""Figure, the field of ``status.metric_values`` that shows it, and what it is multiplied by there."""
 
 
 class Measurements:
@@ -41,12 +41,13 @@ class Measurements:
         if stored.stable is None:
             return None
         values = self.collector.display(key, stored.stable.hash)
-        return None if values is None else {_FIELDS[name]: value for name, value in values.items()}
+        if values is None:
+            return None
+        return {field: rounded(values[name] * factor) for name, (field, factor) in STATUS_FIELDS.items() if name in values}
 
     def health(self, key: Key) -> MetricsHealth:
         """Whether the deployment's engines can be measured."""
-        found = self.collector.health(key)
-        return NOT_MEASURED if found is None else MetricsHealth(found.available, Reason(found.reason), found.message)
+        return self.collector.health(key) or NOT_MEASURED
 
     def evidence(self, key: Key, stored: StoredRevisions) -> tuple[Mapping[str, tuple[CounterSeries, ...]], str | None]:
         """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
@@ -103,5 +104,6 @@ class Measurements:
             return StatusMetrics("")
         metric_values = (status.get("metrics") if status.get("stableRevision") == stored.stable.name else None) or {}
         return StatusMetrics(
-            stored.stable.hash, {name: float(metric_values[field]) for name, field in _FIELDS.items() if field in metric_values}
+            stored.stable.hash,
+            {name: metric_values[field] / factor for name, (field, factor) in STATUS_FIELDS.items() if field in metric_values},
         )

@@ -10,7 +10,6 @@ from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.cost_benefit import (
-    DAY_S,
     NOTHING,
     CostBenefit,
     Horizon,
@@ -24,6 +23,7 @@ from dflash_controller.tuner.crossover import crossover
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.recommend import Forecast, ObservedLoad, Recommendation, recommend
+from dflash_controller.tuner.regret import DAY_S
 from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_speed, speed
 from dflash_controller.tuner.steps import OFF, StepTimes
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.learned import Past
 from dflash_controller.tuner.recommend import ObservedLoad
-from dflash_controller.tuner.regret import won
+from dflash_controller.tuner.regret import DAY_S, won
 from dflash_controller.tuner.steps import StepTimes
 
-DAY_S = 86400.0
 LEAST_COST = 0.1
 """Of one restart, whatever the model says: requests in flight are cut or drained, caches start cold."""
 MARGIN = 1.5

@@ -18,9 +18,9 @@ from dflash_controller.tuner.decision import CROSSOVER, MEASURED, Change, TunerD
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior, Priors
+from dflash_controller.tuner.regret import DAY_S
 from dflash_controller.tuner.steps import Limits
 
-DAY_S = 86400.0
 MEASURED_PODS = 4
 """At most so many pods of a revision are asked for their metrics."""
 SINGLE_LOAD_PERCENT = 15.0

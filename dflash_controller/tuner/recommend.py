@@ -125,24 +125,6 @@ def recommend(
     return Recommendation(current, best.block, forecasts)
 
 
-def best_by_concurrency(
-    candidate_blocks: Iterable[int], up_to: int, acceptance: Acceptance, steps: StepTimes, *, trained_block: int | None = None
-) -> tuple[int, ...]:
-    """The fastest block size at concurrency 1, 2, … ``up_to``; of equals the smaller. It need not be monotone: a limit of graph capture or
-    a mixture of experts can make the shorter block best at both ends. Raises ValueError where no block size is legal."""
-    choices = sorted(
-        candidate_block
-        for candidate_block in set(candidate_blocks)
-        if candidate_block >= 1 and (trained_block is None or candidate_block <= trained_block)
-    )
-    if not choices:
-        raise ValueError("no arm is legal")
-    loads = (ObservedLoad(float(concurrency)) for concurrency in range(1, up_to + 1))
-    return tuple(
-        max(choices, key=lambda candidate_block: (_speed(candidate_block, load, acceptance, steps), -candidate_block)) for load in loads
-    )
-
-
 def _speed(candidate_block: int, load: ObservedLoad, acceptance: Acceptance, steps: StepTimes) -> float:
     return load.concurrency * acceptance.length(candidate_block).value / steps.seconds(candidate_block, load.concurrency)
 

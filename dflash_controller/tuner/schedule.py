@@ -112,21 +112,6 @@ def mean_log_speed(
     return sum(logs) / weight
 
 
-def materially_different(
-    now: Speculation,
-    new: Speculation,
-    loads: Sequence[ObservedLoad],
-    acceptance: Acceptance,
-    steps: StepTimes,
-    min_gain_percent: float,
-    *,
-    cost_percent: float = COST_PERCENT,
-) -> bool:
-    """Whether ``new`` is faster than ``now`` over the loads by more than that. Raises ValueError where no load has a share."""
-    before, after = (mean_log_speed(one, loads, acceptance, steps, cost_percent=cost_percent) for one in (now, new))
-    return now != new and after - before > math.log1p(min_gain_percent / 100)
-
-
 def block_at(speculation: Speculation, requests: int) -> int:
     """Block size of a step with so many requests. Past the last range of a table that range's; 1: no drafts."""
     if not isinstance(speculation, Schedule):

@@ -18,7 +18,6 @@ RECORDED = Path(__file__).resolve().parent.parent / "data" / "metrics"
 _SAMPLE = re.compile(r"^([^{\s]+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
-_INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,6 @@ async def test_both_sources_agree(engine_ports: dict[str, int], prometheus_url: 
         by_query, by_scrape = await asyncio.gather(measured(queried, targets, until), measured(scraped, targets, until))
         for engine in ENGINES:
             one, other = by_query[engine], by_scrape[engine]
-            assert one.acceptance_by_position == pytest.approx(other.acceptance_by_position, rel=0.02)
             for name in ("acceptance_length", "concurrency", "step_time_s", "block_size", "tokens_per_second"):
                 left, right = getattr(one, name), getattr(other, name)
                 assert isinstance(left, Value), (engine, name, left)

@@ -18,12 +18,13 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog.catalog import Catalog
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
+from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.stored import read_stored
-from dflash_controller.planning.state.inputs import NOT_MEASURED, Knowledge, PlannerInputs
+from dflash_controller.planning.state.inputs import Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 
 CATALOG = Catalog.load()

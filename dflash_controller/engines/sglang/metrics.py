@@ -29,7 +29,6 @@ def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
     acceptance = sums.ratio("generated", "verify_steps")
     return EngineLoad(
         acceptance_length=acceptance,
-        acceptance_by_position=(),
         block_size=_block(sums),
         concurrency=_concurrency(sums, acceptance if speculation_on else Value(1.0)),
         step_time_s=_step_time(sums, speculation_on),
@@ -188,8 +187,6 @@ METRIC_SCHEMA = MetricSchema(
         Series("e2e_seconds", "sglang:e2e_request_latency_seconds_sum"),
         Series("queue_seconds", "sglang:queue_time_seconds_sum", match=_TOTALS),
         Series("prefill_seconds", "sglang:per_stage_req_latency_seconds_sum", match=(("stage", "prefill_forward"), *_TOTALS)),
-        Series("ttft_seconds", "sglang:time_to_first_token_seconds_sum", match=_STREAMING),
-        Series("ttft_requests", "sglang:time_to_first_token_seconds_count", match=_STREAMING),
         Series("requests", "sglang:num_requests_total"),
     ),
     evidence=(

@@ -15,25 +15,14 @@ _FRACTION = 0.05
 def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
     """vLLM counts drafts and inter-token gaps per request and step, so everything is live.
 
-    Acceptance 1 + accepted ÷ drafts. A step that a schedule runs with K = 0 counts no draft and does not enter. Positions are survival,
-    accepted at the position ÷ drafts; under a schedule deep positions are understated, as drafts of every length are in the denominator.
+    Acceptance 1 + accepted ÷ drafts. A step that a schedule runs with K = 0 counts no draft and does not enter.
     """
-    drafts = sums.of("drafts")
-    positions: tuple[float, ...] = ()
-    accepted = sums.parts("accepted_at")
-    if drafts is not None and drafts[0] > 0:
-        positions = tuple(accepted[part] / drafts[0] for part in sorted(accepted, key=_position))
     return EngineLoad(
         acceptance_length=sums.ratio("accepted", "drafts", offset=1.0),
-        acceptance_by_position=positions,
-        block_size=_block(sums, len(accepted)),
+        block_size=_block(sums, len(sums.parts("accepted_at"))),
         concurrency=_concurrency(sums),
         step_time_s=sums.ratio("step_seconds", "request_steps"),
     )
-
-
-def _position(label: str) -> int:
-    return int(label) if label.isdecimal() else len(label)
 
 
 def _block(sums: Sums, positions: int) -> Measurement:
@@ -164,8 +153,6 @@ METRIC_SCHEMA = MetricSchema(
         Series("step_seconds", "vllm:inter_token_latency_seconds_sum"),
         Series("request_steps", "vllm:inter_token_latency_seconds_count"),
         Series("steps", "vllm:iteration_tokens_total_count", ranks=("engine",)),
-        Series("ttft_seconds", "vllm:time_to_first_token_seconds_sum"),
-        Series("ttft_requests", "vllm:time_to_first_token_seconds_count"),
         Series("requests", "vllm:request_success_total"),
     ),
     evidence=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dflash_controller.model.measurement import NO_SERIES, Absent, Error, Measurement, Value
 from dflash_controller.model.metric_schema import MetricSchema, Sums
@@ -27,21 +27,13 @@ class RevisionMetrics:
     """Block size the engine itself reports."""
     step_time_s: Measurement = _NONE
     """Seconds per verify step."""
-    ttft_s: Measurement = _NONE
-    """Mean time to the first token, where the engine measures it at the first token (see the dialect)."""
-    requests: Measurement = _NONE
-    """Requests finished within the window, on the pods scraped."""
     window_s: float = 0.0
     """Seconds of the longest pod window the metrics come from; short after a start, the configured window later."""
-    pods_scraped: int = 0
-    pods_expected: int = 0
-    acceptance_by_position: tuple[float, ...] = field(default=())
-    """Share of drafts still accepted at each position, where the engine exports it (vLLM)."""
 
     @classmethod
-    def failed(cls, error: Error, pods_expected: int) -> RevisionMetrics:
+    def failed(cls, error: Error) -> RevisionMetrics:
         """Every figure failed alike, with its source."""
-        return cls(error, error, error, error, error, error, error, pods_expected=pods_expected)
+        return cls(error, error, error, error, error)
 
 
 def revision_metrics(dialect: MetricSchema, windows: Sequence[CounterWindow], *, expected: int, speculation_on: bool) -> RevisionMetrics:
@@ -53,16 +45,11 @@ def revision_metrics(dialect: MetricSchema, windows: Sequence[CounterWindow], *,
     load = dialect.load(sums, speculation_on)
     return RevisionMetrics(
         acceptance_length=load.acceptance_length if speculation_on else SPECULATION_OFF,
-        acceptance_by_position=load.acceptance_by_position if speculation_on else (),
         block_size=load.block_size if speculation_on else SPECULATION_OFF,
         concurrency=load.concurrency,
         step_time_s=load.step_time_s,
         tokens_per_second=_tokens_per_second(sums, expected),
-        ttft_s=sums.ratio("ttft_seconds", "ttft_requests"),
-        requests=_requests(sums),
         window_s=max((window.seconds for window in windows), default=0.0),
-        pods_scraped=len(windows),
-        pods_expected=expected,
     )
 
 
@@ -71,8 +58,3 @@ def _tokens_per_second(sums: Sums, expected: int) -> Measurement:
     if rate is None or tokens is None:
         return NO_SERIES
     return Value(rate * expected, tokens[0], sums.age_s)
-
-
-def _requests(sums: Sums) -> Measurement:
-    requests = sums.of("requests")
-    return NO_SERIES if requests is None else Value(requests[0], requests[0], sums.age_s)

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from dflash_controller.model.measurement import Measurement, Value
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics
 
-FIRST_SAMPLES: Mapping[str, float] = {"acceptance_length": 200.0, "concurrency": 200.0, "tokens_per_second": 200.0, "block_size": 0.0}
+FIRST_SAMPLES: Mapping[str, float] = {
+    "acceptance_length": 200.0,
+    "concurrency": 200.0,
+    "tokens_per_second": 200.0,
+    "step_time_s": 200.0,
+    "block_size": 0.0,
+}
 """The metrics status shows, and the samples (verify steps, tokens) a first value needs: a warm-up request is no traffic."""
+_ALONG = frozenset({"step_time_s"})
+"""Shown with the others and never worth a write alone: tokens per second tell when it changes, with less noise."""
 
 _BAND = 0.10
 _NOISE = 7.0
@@ -125,7 +133,7 @@ class Display:
             enough = metric_values.window_s >= self._settings.first_s and measured.samples >= first_samples
             if enough if current is None else trail.settled:
                 ready[name] = rounded(measured.value)
-                worth_it = worth_it or moved(current, measured, 0.0 if put_right else trail.standard_error())
+                worth_it = worth_it or (name not in _ALONG and moved(current, measured, 0.0 if put_right else trail.standard_error()))
         if self._refreshed is not None and now - self._refreshed < self._settings.min_gap_s:
             return None
         if put_right:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.measurement import STALE, Error
+from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.observe.pipeline.source import Round, Source, Target
 
 FAILURE_THRESHOLD = 3
 """Rounds in a row that must fail before the verdict turns."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsHealth:
-    """Messages name no number or address that varies, so that a lasting state is one write."""
-
-    available: bool
-    reason: Reason
-    message: str
 
 
 NO_READY_PODS = MetricsHealth(False, Reason.NO_PODS, "No engine pod is Ready, so there is nothing to measure.")

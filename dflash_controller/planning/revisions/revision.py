@@ -25,6 +25,7 @@ from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.trial_state import Trial
+from dflash_controller.render.compact import compact
 
 FORMAT = 1
 HISTORY_ENTRIES = 20
@@ -219,17 +220,8 @@ def live_workload(workload: Object) -> dict[str, Any]:
         "apiVersion": workload["apiVersion"],
         "kind": workload["kind"],
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "labels": dict(metadata.get("labels") or {})},
-        "spec": _without_empties({key: value for key, value in workload["spec"].items() if key != "replicas"}),
+        "spec": compact({key: value for key, value in workload["spec"].items() if key != "replicas"}),
     }
-
-
-def _without_empties(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        kept = {key: _without_empties(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item not in (None, {}, [])}
-    if isinstance(value, list):
-        return [_without_empties(item) for item in value]
-    return value
 
 
 def _history_json(entries: Sequence[Mapping[str, str]]) -> str:

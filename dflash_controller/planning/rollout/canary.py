@@ -26,11 +26,10 @@ from dflash_controller.planning.rollout.preparation import prepare
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
+from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.prediction import predict
-
-REQUEUE_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,8 @@ from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.counters import CounterSeries, ProbeRun
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
 from dflash_controller.tuner.learner import Learned
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsHealth:
-    """Whether the engines of one deployment can be measured. ``available`` None: not tried yet."""
-
-    available: bool | None
-    reason: Reason
-    message: str
-
-
-NOT_MEASURED = MetricsHealth(None, Reason.NOT_MEASURED, "The first measurement is still to come")
 
 
 @dataclass(frozen=True, slots=True)

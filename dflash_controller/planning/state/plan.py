@@ -12,6 +12,9 @@ from typing import Any, Literal
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.tuner.decision import TunerDecision
 
+REQUEUE_AFTER_S = 60.0
+"""Where nothing is watched that would tell: a name that somebody else holds, the clock."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:

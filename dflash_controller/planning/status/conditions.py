@@ -8,8 +8,8 @@ from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
+from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
-from dflash_controller.planning.state.inputs import NOT_MEASURED
 from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.tuning import ready as tuning_ready

@@ -60,16 +60,6 @@ def test_acceptance_block_and_rate_come_back_from_real_pages(engine: str) -> Non
     assert got.window_s == 300
 
 
-def test_vllm_positions_follow_the_imposed_survival() -> None:
-    got = over(VLLM, between(Scrape(), real(VLLM)))
-    imposed, survival = [], 1.0
-    for position in range(15):
-        survival *= 0.88 * 0.9925**position
-        imposed.append(survival)
-    assert got.acceptance_by_position == pytest.approx(imposed, abs=0.015)
-    assert 1 + sum(got.acceptance_by_position) == pytest.approx(value(got.acceptance_length))
-
-
 def test_both_ways_to_the_step_time_agree() -> None:
     """Per request and step, and per pass: tokens of all requests ÷ (τ · c) steps in the same time."""
     vllm = over(VLLM, between(Scrape(), real(VLLM)))
@@ -108,21 +98,19 @@ def test_an_idle_window_has_a_rate_of_zero_and_no_other_figure(dialect: MetricSc
     assert got.concurrency == Absent("NoTraffic")
     assert got.step_time_s == Absent("NoTraffic")
     assert value(got.block_size) == 16
-    assert value(got.requests) == 0
 
 
 def test_series_that_are_not_there_yet_are_absent_not_zero() -> None:
     fresh = Scrape({LabelledMetric("queue_seconds"): 0.0}, {LabelledMetric("block"): 16.0})
     got = over(SGLANG, between(fresh, fresh))
     assert value(got.block_size) == 16
-    for figure in (got.acceptance_length, got.concurrency, got.tokens_per_second, got.step_time_s, got.ttft_s, got.requests):
+    for figure in (got.acceptance_length, got.concurrency, got.tokens_per_second, got.step_time_s):
         assert figure == Absent("NoSeries")
 
 
 def test_no_pod_scraped_leaves_everything_absent() -> None:
     got = over(VLLM, expected=3)
     assert got.acceptance_length == got.tokens_per_second == got.block_size == Absent("NoSeries")
-    assert (got.pods_scraped, got.pods_expected) == (0, 3)
 
 
 def test_sglang_long_requests_that_have_not_ended_give_no_acceptance() -> None:
@@ -148,7 +136,6 @@ def test_speculation_off_names_the_reason_and_keeps_the_load() -> None:
     for dialect, deltas in ((SGLANG, sglang), (VLLM, vllm)):
         got = over(dialect, CounterWindow(300, deltas), speculation_on=False)
         assert got.acceptance_length == got.block_size == Absent("SpeculationOff")
-        assert got.acceptance_by_position == ()
         assert value(got.concurrency) == pytest.approx(8.0)
         assert value(got.step_time_s) == pytest.approx(0.01)
 
@@ -158,7 +145,6 @@ def test_vllm_steps_without_drafts_give_no_acceptance_but_a_block_by_its_positio
     drafts = {LabelledMetric("drafts"): 0.0, LabelledMetric("accepted"): 0.0, LabelledMetric("draft_tokens"): 0.0}
     got = over(VLLM, CounterWindow(300, {**positions, **drafts, LabelledMetric("tokens"): 900.0}))
     assert got.acceptance_length == Absent("NoTraffic")
-    assert got.acceptance_by_position == ()
     assert value(got.block_size) == 8
 
 
@@ -221,14 +207,10 @@ def test_sglang_labels_are_summed_ranks_are_not_and_priorities_are_not_counted_t
         LabelledMetric("passes"): 75.0,
         LabelledMetric("tokens"): 128.0,
         LabelledMetric("queue_seconds"): 3.0,
-        LabelledMetric("ttft_seconds"): 0.5,
-        LabelledMetric("ttft_requests"): 10.0,
         LabelledMetric("prefilled"): 1000.0,
         LabelledMetric("bare_passes"): 5.0,
     }
     assert page.gauges == {LabelledMetric("block"): 8.0}
-    got = over(SGLANG, between(Scrape(), page))
-    assert value(got.ttft_s) == pytest.approx(0.05)
 
 
 def test_vllm_engines_of_one_pod_are_summed_but_step_together() -> None:
@@ -242,11 +224,6 @@ def test_vllm_engines_of_one_pod_are_summed_but_step_together() -> None:
     page = read_page("\n".join(lines), VLLM)
     assert page is not None
     assert value(over(VLLM, between(Scrape(), page)).concurrency) == pytest.approx(8.0)
-
-
-def test_real_sglang_traffic_without_streaming_has_no_first_token_time() -> None:
-    assert over(SGLANG, between(Scrape(), real(SGLANG))).ttft_s == Absent("NoSeries")
-    assert value(over(VLLM, between(Scrape(), real(VLLM))).ttft_s) == pytest.approx(0.062, abs=0.001)
 
 
 def test_a_page_of_another_program_is_no_page() -> None:

@@ -14,8 +14,8 @@ from dflash_controller.api.defaults import effective_rollout
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolve import OperatorDefaults
+from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.planning.revisions.revision import RevisionState, read
-from dflash_controller.planning.state.inputs import MetricsHealth
 from dflash_controller.planning.state.plan import Apply, Create, Delete, Event
 from tests.support.planning_world import KEY, World
 from tests.support.releases import contract_releases, default_release

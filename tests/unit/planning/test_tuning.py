@@ -15,8 +15,9 @@ import pytest
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed, Speculation
+from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.planning.revisions.revision import read
-from dflash_controller.planning.state.inputs import Knowledge, MetricsHealth
+from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs

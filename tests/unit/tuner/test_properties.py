@@ -19,15 +19,16 @@ from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.cost_benefit import SwitchingCost, cost_benefit, horizon_of
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.recommend import ObservedLoad, best_by_concurrency, recommend
+from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.regret import RegretLedger, won
-from dflash_controller.tuner.schedule import best_schedule, block_at, materially_different, speed
+from dflash_controller.tuner.schedule import best_schedule, block_at, speed
 from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
 from dflash_controller.tuner.window import DecisionWindow
 from testbed.contract.examples import request
 from testbed.simulator.argv import parse
 from testbed.simulator.settings import EngineSettings
 from tests.support.releases import default_release
+from tests.support.tuner_inputs import best_blocks
 
 VLLM = default_release("vllm")
 
@@ -97,7 +98,7 @@ def test_one_block_seen_on_both_sides_of_a_limit_of_graph_capture_tells_the_best
 ) -> None:
     times, length = curve(rises), lengths(chances)
     seen = StepTimes([StepPoint(LONGEST, tokens / LONGEST, s) for tokens, s in times.items()], prior, Limits(tokens=(limit,)))
-    for c, pick in enumerate(best_by_concurrency(candidate_blocks, MOST, accepted(chances), seen), start=1):
+    for c, pick in enumerate(best_blocks(candidate_blocks, MOST, accepted(chances), seen), start=1):
         speeds = {
             candidate_block: math.log(c * length[candidate_block] / times[candidate_block * c]) for candidate_block in candidate_blocks
         }
@@ -112,7 +113,7 @@ def test_blocks_that_were_seen_are_ranked_as_they_were_seen_whatever_the_law_say
 ) -> None:
     length, candidate_blocks = lengths(chances), {block for block, _ in table}
     steps = learned(table, prior, Limits(tuple(sorted(tokens)), tuple(sorted(set(requests)))))
-    for c, pick in enumerate(best_by_concurrency(candidate_blocks, MOST, accepted(chances), steps), start=1):
+    for c, pick in enumerate(best_blocks(candidate_blocks, MOST, accepted(chances), steps), start=1):
         speeds = log_speeds(table, length, c)
         assert speeds[pick] >= max(speeds.values()) - LESS
         best = recommend(pick, candidate_blocks, [ObservedLoad(c)], accepted(chances), steps).best
@@ -127,7 +128,7 @@ def test_a_draft_accepted_more_often_never_moves_the_choice_to_a_smaller_block(
     """Wherever in the block: all drafts after it are reached more often too. Whatever the block sizes, speculation off among them."""
     better = [*chances[:place], chances[place] + more * (1 - chances[place]), *chances[place + 1 :]]
     steps, candidate_blocks = learned(table, prior), {block for block, _ in table}
-    before, after = (best_by_concurrency(candidate_blocks, MOST, accepted(each), steps) for each in (chances, better))
+    before, after = (best_blocks(candidate_blocks, MOST, accepted(each), steps) for each in (chances, better))
     for c, (was, now) in enumerate(zip(before, after, strict=True), start=1):
         speeds = log_speeds(table, lengths(better), c)
         assert now >= was or abs(speeds[now] - speeds[was]) < LESS
@@ -154,7 +155,7 @@ def test_where_the_slope_never_falls_more_concurrency_never_lengthens_the_block(
         return logs[place] + slopes[place] * math.log(tokens / 2**place)
 
     length = lengths(chances)
-    picks = best_by_concurrency(candidate_blocks, 16, accepted(chances), steps)
+    picks = best_blocks(candidate_blocks, 16, accepted(chances), steps)
     for c, pick in enumerate(picks, start=1):
         speeds = {candidate_block: math.log(length[candidate_block]) - log_s(candidate_block * c) for candidate_block in candidate_blocks}
         assert speeds[pick] >= max(speeds.values()) - LESS
@@ -179,11 +180,9 @@ def test_no_block_above_the_trained_one_is_ever_chosen(
     legal = {candidate_block for candidate_block in candidate_blocks if 1 <= candidate_block <= trained}
     if not legal:
         with pytest.raises(ValueError, match="legal"):
-            best_by_concurrency(candidate_blocks, MOST, acceptance, steps, trained_block=trained)
-        with pytest.raises(ValueError, match="legal"):
             best_schedule(candidate_blocks, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
         return
-    assert set(best_by_concurrency(candidate_blocks, MOST, acceptance, steps, trained_block=trained)) <= legal
+    assert set(best_blocks(candidate_blocks, MOST, acceptance, steps, trained_block=trained)) <= legal
     assert recommend(current, candidate_blocks, [ObservedLoad(3)], acceptance, steps, trained_block=trained).block in legal | {current}
     found = best_schedule(candidate_blocks, MOST, acceptance, steps, trained_block=trained, min_gain_percent=gain, loads=loads)
     assert {block_at(found, c) for c in range(1, MOST + 1)} <= legal
@@ -279,22 +278,6 @@ SPECULATIONS = st.one_of(
         lambda at, few, many: Schedule(((1, at, few), (at + 1, 64, many))), st.integers(1, 63), st.just(15), st.sampled_from([0, 3, 7])
     ),
 )
-
-
-@given(
-    SPECULATIONS,
-    SPECULATIONS,
-    st.lists(st.builds(ObservedLoad, st.floats(0.2, 70.0)), min_size=1, max_size=4),
-    CHANCES,
-    st.floats(0.0, 20.0),
-)
-def test_what_is_materially_better_one_way_is_never_so_the_other_way(
-    one: Speculation, other: Speculation, loads: list[ObservedLoad], chances: list[float], gain: float
-) -> None:
-    steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16, 64)], StepPrior(200.0, 0.7))
-    there, back = (materially_different(a, b, loads, accepted(chances), steps, gain) for a, b in ((one, other), (other, one)))
-    assert not (there and back)
-    assert not materially_different(one, one, loads, accepted(chances), steps, 0.0)
 
 
 GAINS = st.floats(-2.0, 2.0)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.recommend import ObservedLoad, best_by_concurrency, legal, recommend
+from dflash_controller.tuner.recommend import ObservedLoad, legal, recommend
 from dflash_controller.tuner.steps import StepPrior, StepTimes
+from tests.support.tuner_inputs import best_blocks
 
 PRIOR = StepPrior(200.0, 0.7)
 DECAY = Decay(0.993)
@@ -47,7 +48,7 @@ def test_on_any_monotone_curve_the_choice_is_the_brute_force_optimum(rises: list
     times, alive = curve(rises), survival(chances)
     acceptance = Acceptance({}, DECAY, alive)
     steps = seen(times)
-    for c, pick in enumerate(best_by_concurrency(CANDIDATE_BLOCKS, MOST, acceptance, steps), start=1):
+    for c, pick in enumerate(best_blocks(CANDIDATE_BLOCKS, MOST, acceptance, steps), start=1):
         speeds = {
             candidate_block: c * (1 + sum(alive[: candidate_block - 1])) / times[candidate_block * c]
             for candidate_block in CANDIDATE_BLOCKS
@@ -65,16 +66,14 @@ def test_more_acceptance_at_depth_never_moves_the_choice_to_a_smaller_block(
     steps, alive = seen(curve(rises)), survival(chances)
     depth = candidate_blocks[0] - 1
     deeper = tuple(share if place < depth else share + better * (alive[depth - 1] - share) for place, share in enumerate(alive))
-    before, after = (best_by_concurrency(candidate_blocks, c, Acceptance({}, DECAY, shares), steps)[-1] for shares in (alive, deeper))
+    before, after = (best_blocks(candidate_blocks, c, Acceptance({}, DECAY, shares), steps)[-1] for shares in (alive, deeper))
     assert after >= before
 
 
 @given(st.floats(1.5, 15.5), st.floats(0.0, 0.5), st.integers(1, MOST), RISES)
 def test_a_longer_mean_never_moves_the_choice_to_a_smaller_block(length: float, more: float, c: int, rises: list[float]) -> None:
     steps = seen(curve(rises))
-    before, after = (
-        best_by_concurrency(CANDIDATE_BLOCKS, c, Acceptance({16: value}, DECAY), steps)[-1] for value in (length, length + more)
-    )
+    before, after = (best_blocks(CANDIDATE_BLOCKS, c, Acceptance({16: value}, DECAY), steps)[-1] for value in (length, length + more))
     assert after >= before
 
 
@@ -86,7 +85,7 @@ def test_on_a_curve_that_only_steepens_more_concurrency_never_lengthens_the_bloc
         slope = slopes[min(len(slopes) - 1, tokens * len(slopes) // (16 * MOST))]
         seconds *= (tokens / (tokens - 1)) ** slope
         times[tokens] = seconds
-    picks = best_by_concurrency(CANDIDATE_BLOCKS, MOST, Acceptance({}, DECAY, survival(chances)), seen(times))
+    picks = best_blocks(CANDIDATE_BLOCKS, MOST, Acceptance({}, DECAY, survival(chances)), seen(times))
     lengths = {candidate_block: 1 + sum(survival(chances)[: candidate_block - 1]) for candidate_block in CANDIDATE_BLOCKS}
     for c, (before, later) in enumerate(pairwise(picks), start=1):
         # Where two block sizes are equal on the curve itself, rounding decides.
@@ -156,7 +155,7 @@ def test_the_best_block_need_not_be_monotone_in_concurrency() -> None:
     moe = {8: 12.0, 16: 14.1, 32: 18.0, 64: 20.8, 128: 22.2, 256: 23.5, 512: 43.0, 1024: 66.2}
     steps = StepTimes([StepPoint(16, tokens / 16, ms / 1e3) for tokens, ms in moe.items()], PRIOR)
     acceptance = Acceptance({16: 6.42, 8: 5.6}, DECAY)
-    picks = best_by_concurrency((8, 16), 64, acceptance, steps)
+    picks = best_blocks((8, 16), 64, acceptance, steps)
     assert (picks[0], picks[1], picks[7], picks[31]) == (8, 8, 16, 8)
 
 
@@ -170,5 +169,3 @@ def test_without_load_nothing_is_recommended() -> None:
         ObservedLoad(0.0)
     with pytest.raises(KeyError):
         recommend(16, CANDIDATE_BLOCKS, [ObservedLoad(1)], acceptance, steps).of(32)
-    with pytest.raises(ValueError, match="legal"):
-        best_by_concurrency((32,), 4, acceptance, steps, trained_block=16)

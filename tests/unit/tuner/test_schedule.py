@@ -13,7 +13,7 @@ from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at, materially_different, speed, true_step_s
+from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at, mean_log_speed, speed, true_step_s
 from dflash_controller.tuner.steps import StepPrior, StepTimes
 from testbed.simulator.batching import SCHEDULE_DRAFT_COST
 
@@ -167,26 +167,6 @@ def test_a_step_measured_under_a_table_tells_that_of_a_true_block() -> None:
     ), "priced once"
 
 
-def test_only_a_gain_over_the_loads_seen_is_a_reason_to_change() -> None:
-    new = table_for()
-    assert isinstance(new, Schedule)
-    assert (block_at(new, 1), block_at(new, 60)) == (16, 8)
-
-    def differs(now: object, loads: list[ObservedLoad], gain: float = 5.0, then: object = new) -> bool:
-        return materially_different(now, then, loads, USUAL, DENSE, gain)
-
-    assert differs(Fixed(16), [ObservedLoad(60)])
-    assert not differs(Fixed(16), [ObservedLoad(1)]), "the same block there"
-    assert not differs(Fixed(8), [ObservedLoad(60)]), "the price of the table alone"
-    assert differs(Fixed(8), [ObservedLoad(1)])
-    assert not differs(new, [ObservedLoad(1), ObservedLoad(60)], gain=0.0)
-    moved = Schedule(tuple((low, high + 1, k) if low == 1 else (low + 1 if low > 1 else low, high, k) for low, high, k in new.ranges))
-    assert not differs(moved, [ObservedLoad(c) for c in range(1, 65)], gain=1.0), "a boundary that moved by one request"
-    gain = 100 * (speed(new, [ObservedLoad(60)], USUAL, DENSE) / speed(Fixed(16), [ObservedLoad(60)], USUAL, DENSE) - 1)
-    assert differs(Fixed(16), [ObservedLoad(60)], gain=gain - 0.01)
-    assert not differs(Fixed(16), [ObservedLoad(60)], gain=gain + 0.01)
-
-
 def test_what_cannot_be_asked() -> None:
     for options in ({"candidate_blocks": (32,)}, {"candidate_blocks": ()}, {"up_to": 0}):
         with pytest.raises(ValueError, match="legal"):
@@ -194,5 +174,5 @@ def test_what_cannot_be_asked() -> None:
     with pytest.raises(ValueError, match="no load"):
         speed(Fixed(8), [], USUAL, DENSE)
     with pytest.raises(ValueError, match="no load"):
-        materially_different(Fixed(8), Fixed(16), [ObservedLoad(1, 0.0)], USUAL, DENSE, 5.0)
+        mean_log_speed(Fixed(8), [ObservedLoad(1, 0.0)], USUAL, DENSE)
     assert math.isfinite(speed(Off(), [ObservedLoad(1e6)], USUAL, DENSE))

@@ -213,7 +213,7 @@ async def test_windows_are_joined_by_namespace_and_pod(server: Server) -> None:
     made = revision_metrics(VLLM, windows, expected=2, speculation_on=True)
     assert made.acceptance_length == Value(6.4, samples=1000, age_s=9), "NaN is no number: b stays out of the quotient"
     assert made.tokens_per_second == Value(pytest.approx(6400 / 300 + 1280 / 60), samples=7680, age_s=9)  # type: ignore[arg-type]
-    assert made.acceptance_by_position == (0.8, 0.3)
+    assert [windows[0].deltas[LabelledMetric("accepted_at", position)] for position in "01"] == [800, 300]
 
 
 async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server) -> None:

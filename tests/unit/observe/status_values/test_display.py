@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_absent_and_failed_figures_leave_the_shown_ones() -> None:
     status.feed(0, measured(6.4))
     before = dict(status.shown)
     for now in range(60, 1200, 30):
-        status.feed(now, RevisionMetrics(window_s=300) if now % 60 else RevisionMetrics.failed(Error("down"), 1))
+        status.feed(now, RevisionMetrics(window_s=300) if now % 60 else RevisionMetrics.failed(Error("down")))
     assert status.shown == before
     assert len(status.writes) == 1
 
@@ -219,3 +219,15 @@ def test_a_collapsed_drafter_is_shown_on_thin_traffic() -> None:
             if late == 12:
                 assert status.shown["acceptance_length"] < 4
         assert status.shown["acceptance_length"] == 1.0
+
+
+def test_the_step_time_is_shown_with_the_others_and_never_causes_a_write() -> None:
+    status = Status()
+    status.feed(0, replace(measured(6.4), step_time_s=Value(0.02, 1e4)))
+    assert (status.shown["step_time_s"], len(status.writes)) == (0.02, 1)
+    for now in range(30, 1200, 30):
+        status.feed(now, replace(measured(6.4), step_time_s=Value(0.04, 1e4)))
+    assert len(status.writes) == 1
+    for now in range(1200, 2400, 30):
+        status.feed(now, replace(measured(3.2), step_time_s=Value(0.04, 1e4)))
+    assert status.shown["step_time_s"] == 0.04
