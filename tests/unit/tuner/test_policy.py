@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy
-from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
+from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.tuner.acceptance import Acceptance, Decay, mean_length
 from dflash_controller.tuner.crossover import between
 from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Change, TunerDecision, TunerInputs
@@ -219,9 +219,6 @@ def test_an_engine_that_can_follows_a_table() -> None:
     assert decision.change_to.ranges[-1][2] == 7
     settled = decide(asked(schedule=True, speculation=decision.change_to, policy=policy(min_gain_percent=2.0)), learned)
     assert (settled.reason, settled.change_to) == (Reason.TUNED, None)
-
-
-SPECULATIONS: st.SearchStrategy[Speculation] = st.sampled_from([Fixed(4), Fixed(8), Fixed(16), Off()])
 
 
 @st.composite

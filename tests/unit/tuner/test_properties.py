@@ -271,15 +271,6 @@ def test_an_engine_takes_every_schedule_and_runs_what_was_meant(table: Table, ch
     assert [engine.block_for(c) for c in range(1, MOST + 9)] == [block_at(found, c) for c in range(1, MOST + 9)]
 
 
-SPECULATIONS = st.one_of(
-    st.builds(Fixed, st.sampled_from([4, 8, 16])),
-    st.just(Off()),
-    st.builds(
-        lambda at, few, many: Schedule(((1, at, few), (at + 1, 64, many))), st.integers(1, 63), st.just(15), st.sampled_from([0, 3, 7])
-    ),
-)
-
-
 GAINS = st.floats(-2.0, 2.0)
 
 
