@@ -27,8 +27,7 @@ from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import Probe
-from dflash_controller.runtime.choices import metrics_source, operator_defaults, show_settings
-from dflash_controller.runtime.lead import lead, wait_to_lead
+from dflash_controller.runtime.leader_lifecycle import lead, wait_to_lead
 from dflash_controller.runtime.logs import configure_logging
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics
@@ -40,6 +39,7 @@ from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.settings import Settings, SettingsError
 from dflash_controller.runtime.tuners import Tuners
 from dflash_controller.runtime.watch import EventSink, Watches
+from dflash_controller.runtime.wiring import metrics_source, operator_defaults, show_settings
 from dflash_controller.runtime.worker import Worker
 
 log = logging.getLogger("dflash_controller.main")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_controller.cluster.ownership import Path, drift
+from dflash_controller.cluster.field_ownership import Path, drift
 from dflash_controller.cluster.store import Identity
 
 CONFLICT_COUNT = 3

@@ -12,8 +12,8 @@ from dflash_controller.cluster.apply import ApplyDecision, ApplyMemory, digest
 from dflash_controller.cluster.client import Client, Obj
 from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
 from dflash_controller.cluster.events import EventRecorder
+from dflash_controller.cluster.field_ownership import Path, other_managers, readable
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT, Kind, find_kind, kind_of
-from dflash_controller.cluster.ownership import Path, other_managers, readable
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.model.snapshot import Key, Object, Snapshot
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref, Step

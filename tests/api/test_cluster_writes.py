@@ -19,8 +19,8 @@ from dflash_controller.cluster.client import USER_AGENT, Client
 from dflash_controller.cluster.errors import Conflict, Invalid, LostLeadership, NotFound, PlanConflict, Unavailable
 from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.executor import Executor
+from dflash_controller.cluster.field_ownership import drift, readable
 from dflash_controller.cluster.kinds import Kind, kind_of
-from dflash_controller.cluster.ownership import drift, readable
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key

@@ -19,7 +19,7 @@ from dflash_controller.cluster.client import Client
 from dflash_controller.cluster.errors import PlanConflict
 from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.executor import ExecutionResult, Executor
-from dflash_controller.cluster.ownership import drift
+from dflash_controller.cluster.field_ownership import drift
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key, Snapshot

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dflash_controller.api.names import FIELD_MANAGER
-from dflash_controller.cluster.ownership import drift
+from dflash_controller.cluster.field_ownership import drift
 from testbed.cluster import Cluster, CommandError
 from testbed.waiting import wait_until
 from tests.support.render_inputs import CUSTOM_KINDS, INPUTS, rendered

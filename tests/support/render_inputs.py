@@ -13,8 +13,9 @@ from dflash_controller.api.types import Spec
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve
+from dflash_controller.render.disruption_budget import pod_disruption_budget
 from dflash_controller.render.monitor import pod_monitor
-from dflash_controller.render.policy import network_policy, pod_disruption_budget
+from dflash_controller.render.network_policy import network_policy
 from dflash_controller.render.service import service
 from dflash_controller.render.service_account import service_account
 from dflash_controller.render.workload import workload

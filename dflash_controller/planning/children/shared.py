@@ -11,8 +11,9 @@ from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.owner_references import owner_reference, ref
 from dflash_controller.planning.state.plan import Apply
 from dflash_controller.planning.state.reconcile_state import ReconcileState
+from dflash_controller.render.disruption_budget import pod_disruption_budget
 from dflash_controller.render.monitor import pod_monitor
-from dflash_controller.render.policy import network_policy, pod_disruption_budget
+from dflash_controller.render.network_policy import network_policy
 from dflash_controller.render.service import service
 from dflash_controller.render.service_account import service_account
 

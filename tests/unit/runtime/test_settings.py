@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_controller.runtime.choices import metrics_source, operator_defaults, show_settings
 from dflash_controller.runtime.settings import Settings, SettingsError
+from dflash_controller.runtime.wiring import metrics_source, operator_defaults, show_settings
 
 
 def test_nothing_has_to_be_set() -> None:

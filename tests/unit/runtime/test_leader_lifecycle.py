@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from dflash_controller.model.snapshot import Key
-from dflash_controller.runtime.lead import lead, wait_to_lead
+from dflash_controller.runtime.leader_lifecycle import lead, wait_to_lead
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.resync import Resync

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.api.names import FIELD_MANAGER
-from dflash_controller.cluster.ownership import drift, other_managers, readable
+from dflash_controller.cluster.field_ownership import drift, other_managers, readable
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "apps/v1",

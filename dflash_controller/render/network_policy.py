@@ -1,0 +1,26 @@
+"""The NetworkPolicy of one deployment: who may connect to its engine pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dflash_controller.api.names import HTTP_PORT_NAME, child_labels
+from dflash_controller.render.selectors import all_pods
+
+
+def network_policy(name: str, namespace: str, *, multi_node: bool) -> dict[str, Any]:
+    """Admits anybody to the serving port, and the pods of one deployment to each other where a replica spans nodes.
+
+    Clients, the operator and Prometheus all use the serving port. No source is named for it: a Service of type NodePort or
+    LoadBalancer brings traffic from addresses outside the cluster. Every other port of the engine (rendezvous, NCCL) is closed.
+    The port is named, not numbered, so that one policy fits two revisions with different ports.
+    """
+    ingress: list[dict[str, Any]] = [{"ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]}]
+    if multi_node:
+        ingress.append({"from": [{"podSelector": all_pods(name)}]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace, "labels": child_labels(name)},
+        "spec": {"podSelector": all_pods(name), "policyTypes": ["Ingress"], "ingress": ingress},
+    }
