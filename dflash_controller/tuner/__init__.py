@@ -1,2 +1,1 @@
-"""Which block size is fastest for the load that is there: acceptance length by block, step time by block and concurrency, the best block
-size."""
+"""Finds the fastest block size for the current load, from acceptance length by block and step time by block and concurrency."""

@@ -1,11 +1,11 @@
-"""Acceptance length at a block size that is not the one running.
+"""Predicts the acceptance length at a block size other than the active one.
 
-The chance that draft ``i`` (from 0) is accepted, given that all before it were, is ``p * d**i``: drafts far from the known token are a
-little worse. Acceptance length is 1 (the target's own token) plus the sum of the chances to survive. It depends on the traffic and not on
-the load (SGLang's measurements of Qwen3-8B: 6.29 to 6.44 over concurrency 1 to 32 and 1 to 8 GPUs).
+The probability that draft ``i`` (from 0) is accepted, given that all before it were, is ``p * d**i``: drafts far from the known token are
+slightly worse. The acceptance length is 1 (the target's own token) plus the sum of the survival probabilities. It depends on the traffic,
+not on the load (SGLang's measurements of Qwen3-8B: 6.29 to 6.44 over concurrency 1 to 32 and 1 to 8 GPUs).
 
-One mean length fixes p when d is known, and d hardly differs: between 0.9895 and 0.9998 over 16 published pairs of lengths at blocks 8
-and 16 (``priors.yaml``). Going down is safer than going up, because the longer block's drafts contain the shorter one's.
+Where d is known, one mean length determines p. d varies little: between 0.9895 and 0.9998 over 16 published pairs of lengths at blocks 8
+and 16 (``priors.yaml``). Predicting a shorter block is safer than a longer one: the longer block's drafts contain the shorter one's.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from dflash_controller.tuner.estimate import Estimate
 BETWEEN_WORKLOADS = 0.004
 """Standard deviation of the decay among the workloads of one drafter: 0.0039, 0.0029 and 0.0033 on three model cards."""
 BETWEEN_DRAFTERS = 0.003
-"""Standard deviation of a drafter's mean decay. Three cards scatter by only 0.0009; three of one family say little, so more is allowed."""
+"""Standard deviation of a drafter's mean decay. Three cards vary by only 0.0009, but they are of one family, so this is larger."""
 LENGTH_SIGMA = 0.01
-"""Of a length that was measured: two runs of one configuration differ by this much (0.5 to 1 % on a real engine)."""
+"""Uncertainty of a measured length: two runs of one configuration differ by this much (0.5 to 1 % on a real engine)."""
 CUT_SIGMA = 0.02
-"""A block of 8 is not the first half of a block of 16, since drafts see each other: 5.09 tokens against 5.21 (DFlash paper, table 8)."""
+"""Uncertainty of cutting a block: drafts attend to each other, so a block of 8 is not the first half of a block of 16. The DFlash paper
+measured 5.09 against 5.21 tokens (table 8)."""
 UPWARD_SIGMA = 0.03
-"""Least for a longer block than any seen: nobody has seen its last drafts."""
+"""Minimum uncertainty for a block longer than any observed, because its last drafts were never measured."""
 LEAST_DECAY, MOST_DECAY = 0.9, 1.1
 _BISECTIONS = 50
 _ROUNDING = 1e-9
 
 
 def mean_length(first: float, decay: float, block: int) -> float:
-    """Tokens per verify step when the first draft is accepted with chance ``first``: 1 ... block."""
+    """Returns the tokens per verify step, 1 ... block, if the first draft is accepted with probability ``first``."""
     length = alive = 1.0
     chance = first
     for _ in range(block - 1):
@@ -44,7 +45,7 @@ def mean_length(first: float, decay: float, block: int) -> float:
 
 
 def first_chance(length: float, decay: float, block: int) -> float:
-    """The ``first`` whose mean length at ``block`` is ``length``. Raises ValueError outside 1 ... block."""
+    """Returns the ``first`` whose mean length at ``block`` is ``length``. Raises ValueError outside 1 ... block."""
     if not 1.0 <= length <= block:
         raise ValueError(f"acceptance length {length} is outside 1 ... {block}")
     low, high = 0.0, max(1.0, decay ** -(block - 1))
@@ -58,9 +59,9 @@ def first_chance(length: float, decay: float, block: int) -> float:
 
 
 def decay_between(length: float, block: int, other_length: float, other_block: int) -> float:
-    """The decay that joins the lengths at two blocks of one traffic, clipped to 0.9 ... 1.1.
+    """Returns the decay that fits the lengths of the same traffic at two blocks, clipped to 0.9 ... 1.1.
 
-    Raises ValueError where the blocks are equal or below 2, or a length is impossible.
+    Raises ValueError if the blocks are equal or below 2, or a length is impossible.
     """
     if block > other_block:
         length, block, other_length, other_block = other_length, other_block, length, block
@@ -78,13 +79,13 @@ def decay_between(length: float, block: int, other_length: float, other_block: i
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """What is believed of d for one drafter: the mean over its workloads, and its standard deviation."""
+    """Estimate of d for one drafter: the mean over its workloads, and the standard deviation of that mean."""
 
     mean: float
     sigma: float = BETWEEN_DRAFTERS
 
     def learned(self, seen: Iterable[float]) -> Decay:
-        """After the decays of some workloads of this drafter were seen (``decay_between``): the normal posterior."""
+        """Returns the normal posterior after the decays of some workloads of this drafter (``decay_between``)."""
         values = list(seen)
         weight, precision = 1 / self.sigma**2, len(values) / BETWEEN_WORKLOADS**2
         if not values:
@@ -94,16 +95,16 @@ class Decay:
 
     @property
     def workload_sigma(self) -> float:
-        """For a workload that was not among those seen."""
+        """Standard deviation of d for a workload not yet observed."""
         return math.hypot(self.sigma, BETWEEN_WORKLOADS)
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The acceptance of one traffic, from what was measured on it.
+    """Acceptance of one kind of traffic, from measurements on it.
 
-    ``lengths``: mean acceptance length by block size, measured. ``survival``: share of verify steps in which draft 0, 1, … was accepted, as
-    vLLM counts it by position; empty where the engine does not say (SGLang).
+    ``lengths`` are the measured mean acceptance lengths by block size. ``survival`` is the share of verify steps in which draft 0, 1, …
+    was accepted, as vLLM counts it by position; it is empty for an engine that does not export it (SGLang).
     """
 
     lengths: Mapping[int, float]
@@ -112,7 +113,7 @@ class Acceptance:
     _cache: dict[int, Estimate] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError where nothing was measured, or what was is impossible."""
+        """Raises ValueError if there is no measurement, or an impossible one."""
         if not self.lengths and not self.survival:
             raise ValueError("no acceptance was measured")
         for block, length in self.lengths.items():
@@ -123,7 +124,7 @@ class Acceptance:
             raise ValueError("shares of accepted drafts must fall along the block, from 1 at most to 0 at least")
 
     def length(self, block: int) -> Estimate:
-        """Tokens committed per verify step at ``block``: 1 ... block. Block 1 is speculation off. Raises ValueError below 1."""
+        """Returns the tokens committed per verify step at ``block``: 1 ... block. Block 1 is speculation off. Raises ValueError below 1."""
         if block < 1:
             raise ValueError(f"block {block} is below 1")
         if block not in self._cache:
@@ -152,7 +153,7 @@ class Acceptance:
         first = first_chance(length, decay, source)
         if not self.survival:
             return mean_length(first, decay, block)
-        # What was counted by position stays; only the drafts beyond are the curve's.
+        # Counts by position are kept; the curve only adds the drafts beyond them.
         alive = self.survival[-1]
         for position in range(len(self.survival), block - 1):
             alive *= min(1.0, first * decay**position)

@@ -1,4 +1,4 @@
-"""The block sizes weighed against what is in force, over the loads that were seen."""
+"""Compares the block sizes with the active one over the observed loads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.cost_benefit import (
-    NOTHING,
+    NO_CHANGE,
     CostBenefit,
     Horizon,
     SwitchingCost,
@@ -28,40 +28,40 @@ from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_s
 from dflash_controller.tuner.steps import OFF, StepTimes
 
 MIXTURE_SPREAD = 1.5
-"""Step times of mixtures of experts and hybrids follow the law less well."""
+"""Factor on the uncertainty for mixtures of experts and hybrids, whose step times follow the law less closely."""
 LEAST_LOAD_SAMPLES = 4
 VARIED = 2.0
-"""Largest ÷ smallest load seen, from which on the curve is more than one point and the usual shape."""
+"""Ratio of largest to smallest observed load from which the curve rests on more than one point."""
 OFF_CONFIDENCE = 0.95
-"""Speculation is worth it nearly everywhere, and what runs without it tells nothing of it: off is a block size only where that is nearly
-certain, or where the policy lists it."""
+"""Switching speculation off is considered only with this confidence, unless the policy lists block size 1. Speculation helps nearly
+everywhere, and replicas that run without it measure nothing about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The best block size and what speaks for it."""
+    """The best block size and the numbers behind it."""
 
     best: Speculation
     forecast: Forecast
-    """Of ``best`` against what is in force; its block is the largest that is drafted."""
+    """Forecast of ``best`` against the active speculation; its block is the largest of ``best``."""
     gains: Mapping[int, float]
-    """Log gain of every other block size."""
+    """Logarithm of the speed ratio of every other block size to the active one."""
     speeds: Mapping[int, float]
-    """Predicted tokens per second of a replica, by block size, the one in force included."""
+    """Predicted tokens per second of a replica by block size, the active one included."""
     concurrency: float
-    """Mean over the window."""
+    """Requests per replica, mean over the window."""
     acceptance: float
-    """Tokens per verify step at the block in force."""
+    """Tokens per verify step at the active block size."""
     crossover: float | None
     """Requests per replica at which the two fastest block sizes change places."""
     varied: bool
-    """Loads far apart, or several blocks, were seen."""
+    """Whether loads far apart, or several block sizes, were observed."""
     switching_cost: SwitchingCost
     cost_benefit: CostBenefit
 
     def numbers(self, block: int) -> dict[str, float | str]:
-        """For status and for ``Learner.note``. ``block``: in force."""
-        told: dict[str, float | str] = {
+        """Returns the numbers for the status and for ``Learner.note``. ``block`` is the active block size."""
+        numbers: dict[str, float | str] = {
             "block": block,
             "concurrency": round(self.concurrency, 2),
             "acceptance": round(self.acceptance, 3),
@@ -72,46 +72,47 @@ class Comparison:
             "neededSeconds": round(self.cost_benefit.needed_s, 1),
         }
         if self.cost_benefit.stay_s is not None:
-            told["staySeconds"] = round(self.cost_benefit.stay_s, 1)
-        told.update({f"gainPercent{candidate_block}": round(100 * math.expm1(gain), 2) for candidate_block, gain in self.gains.items()})
-        told.update({f"tokensPerSecond{candidate_block}": round(found, 1) for candidate_block, found in self.speeds.items()})
-        return told
+            numbers["staySeconds"] = round(self.cost_benefit.stay_s, 1)
+        numbers.update({f"gainPercent{candidate_block}": round(100 * math.expm1(gain), 2) for candidate_block, gain in self.gains.items()})
+        numbers.update({f"tokensPerSecond{candidate_block}": round(found, 1) for candidate_block, found in self.speeds.items()})
+        return numbers
 
 
-def compare(question: DecisionInputs) -> Comparison | None:
-    """None where too little traffic was seen."""
-    asked, learned = question.tuner_inputs, question.learned
-    current = asked.speculation.max_block_size
+def compare(decision_inputs: DecisionInputs) -> Comparison | None:
+    """Returns the comparison, or None if there was too little traffic."""
+    inputs, learned = decision_inputs.tuner_inputs, decision_inputs.learned
+    current = inputs.speculation.max_block_size
     if not learned.points or not learned.loads or learned.load_samples < LEAST_LOAD_SAMPLES:
         return None
-    acceptance = fitted_acceptance(learned, current, question.prior.decay)
+    acceptance = fitted_acceptance(learned, current, decision_inputs.prior.decay)
     if acceptance is None:
         return None
-    steps = fitted_steps(learned.points, question.prior.steps, question.limits, asked.mixture)
-    spread = MIXTURE_SPREAD if asked.mixture else 1.0
+    steps = fitted_steps(learned.points, decision_inputs.prior.steps, decision_inputs.limits, inputs.mixture)
+    spread = MIXTURE_SPREAD if inputs.mixture else 1.0
     loads = learned.loads
-    candidate_blocks = tuple(sorted({OFF, *asked.policy.block_sizes}))
-    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=asked.trained_block, spread=spread)
-    if OFF not in asked.policy.block_sizes and current != OFF and not _off_is_certain(found):
-        candidate_blocks, found = asked.policy.block_sizes, _without_off(found)
+    candidate_blocks = tuple(sorted({OFF, *inputs.policy.block_sizes}))
+    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=inputs.trained_block, spread=spread)
+    if OFF not in inputs.policy.block_sizes and current != OFF and not _off_is_certain(found):
+        candidate_blocks, found = inputs.policy.block_sizes, _without_off(found)
     best, forecast = speculation_of(found.block), found.best
-    if asked.schedule:
-        best, forecast = _scheduled(question, candidate_blocks, acceptance, steps, found)
+    if inputs.schedule:
+        best, forecast = _scheduled(decision_inputs, candidate_blocks, acceptance, steps, found)
     cost = switching_cost(
         current,
         loads,
         steps,
-        replicas=asked.replicas,
-        surge=asked.surge,
-        restart_s=asked.restart_s,
-        max_concurrency=asked.max_concurrency,
+        replicas=inputs.replicas,
+        surge=inputs.surge,
+        restart_s=inputs.restart_s,
+        max_concurrency=inputs.max_concurrency,
     )
-    if isinstance(best, Schedule) or isinstance(asked.speculation, Schedule):
-        paid = table_cost_benefit(forecast.log_gain, learned.past, cost)
+    if isinstance(best, Schedule) or isinstance(inputs.speculation, Schedule):
+        benefit = table_cost_benefit(forecast.log_gain, learned.past, cost)
     elif forecast.block == current:
-        paid = NOTHING
+        benefit = NO_CHANGE
     else:
-        paid = cost_benefit(forecast.block, forecast.log_gain, current, learned.past, cost, _horizon(question, forecast, acceptance, steps))
+        horizon = _horizon(decision_inputs, forecast, acceptance, steps)
+        benefit = cost_benefit(forecast.block, forecast.log_gain, current, learned.past, cost, horizon)
     weight = sum(load.share for load in loads)
     concurrency = sum(load.share * load.concurrency for load in loads) / weight
     speeds = {other.block: other.tokens_per_s for other in found.forecasts}
@@ -123,24 +124,24 @@ def compare(question: DecisionInputs) -> Comparison | None:
         speeds,
         concurrency,
         acceptance.length(current).value,
-        crossover(speeds, acceptance, steps, asked.max_concurrency, concurrency),
+        crossover(speeds, acceptance, steps, inputs.max_concurrency, concurrency),
         max(spans) >= VARIED * min(spans) or len(steps.blocks) > 1,
         cost,
-        paid,
+        benefit,
     )
 
 
-def _horizon(question: DecisionInputs, forecast: Forecast, acceptance: Acceptance, steps: StepTimes) -> Horizon:
-    asked = question.tuner_inputs
-    dwell_s, most = float(asked.policy.min_dwell_s), asked.policy.max_changes_per_day
-    today = [change.at_s for change in asked.changes if asked.now_s - change.at_s < DAY_S]
+def _horizon(decision_inputs: DecisionInputs, forecast: Forecast, acceptance: Acceptance, steps: StepTimes) -> Horizon:
+    inputs = decision_inputs.tuner_inputs
+    dwell_s, most = float(inputs.policy.min_dwell_s), inputs.policy.max_changes_per_day
+    today = [change.at_s for change in inputs.changes if inputs.now_s - change.at_s < DAY_S]
     last = len(today) + 1 >= most
-    bound_s = max(dwell_s, today[1 - most] + DAY_S - asked.now_s) if last and most > 1 else DAY_S if last else dwell_s
+    bound_s = max(dwell_s, today[1 - most] + DAY_S - inputs.now_s) if last and most > 1 else DAY_S if last else dwell_s
     return horizon_of(
         forecast.block,
-        asked.speculation.max_block_size,
-        question.learned.loads,
-        question.learned.usual or question.learned.loads,
+        inputs.speculation.max_block_size,
+        decision_inputs.learned.loads,
+        decision_inputs.learned.usual or decision_inputs.learned.loads,
         acceptance,
         steps,
         bound_s=bound_s,
@@ -150,12 +151,12 @@ def _horizon(question: DecisionInputs, forecast: Forecast, acceptance: Acceptanc
 
 
 def _off_is_certain(found: Recommendation) -> bool:
-    """That off is faster than any block, not only than the one in force."""
+    """Returns whether speculation off is faster than every block size, not only than the active one."""
     off = found.of(OFF)
     for other in found.forecasts:
         if other.block != OFF:
-            lead = Forecast(OFF, off.tokens_per_s, off.log_gain - other.log_gain, math.hypot(off.log_sigma, other.log_sigma))
-            if lead.confidence < OFF_CONFIDENCE:
+            advantage = Forecast(OFF, off.tokens_per_s, off.log_gain - other.log_gain, math.hypot(off.log_sigma, other.log_sigma))
+            if advantage.confidence < OFF_CONFIDENCE:
                 return False
     return True
 
@@ -167,30 +168,32 @@ def _without_off(found: Recommendation) -> Recommendation:
 
 
 def _scheduled(
-    question: DecisionInputs, candidate_blocks: Sequence[int], acceptance: Acceptance, steps: StepTimes, found: Recommendation
+    decision_inputs: DecisionInputs, candidate_blocks: Sequence[int], acceptance: Acceptance, steps: StepTimes, found: Recommendation
 ) -> tuple[Speculation, Forecast]:
-    """The table is chosen by all the loads that usually come, for it is to serve them all; what it gains is told, as of any block size, by
-    those of now."""
-    asked, loads = question.tuner_inputs, question.learned.loads
-    least = asked.policy.min_gain_percent
-    if not any(candidate_block <= asked.trained_block for candidate_block in candidate_blocks):
-        return asked.speculation, found.of(found.current)
+    """Returns the best table and its forecast.
+
+    The table is chosen over all usual loads, because it serves them all. Its gain is forecast at the current loads, as for any block size.
+    """
+    inputs, loads = decision_inputs.tuner_inputs, decision_inputs.learned.loads
+    least = inputs.policy.min_gain_percent
+    if not any(candidate_block <= inputs.trained_block for candidate_block in candidate_blocks):
+        return inputs.speculation, found.of(found.current)
     best = best_schedule(
         candidate_blocks,
-        asked.max_concurrency,
+        inputs.max_concurrency,
         acceptance,
         steps,
-        trained_block=asked.trained_block,
+        trained_block=inputs.trained_block,
         min_gain_percent=least,
-        loads=_all_loads(question),
+        loads=_all_loads(decision_inputs),
     )
-    if best == asked.speculation:
+    if best == inputs.speculation:
         return best, found.of(found.current)
-    now, then = (mean_log_speed(one, loads, acceptance, steps) for one in (asked.speculation, best))
+    now, then = (mean_log_speed(one, loads, acceptance, steps) for one in (inputs.speculation, best))
     if then <= now:
-        return asked.speculation, found.of(found.current)
-    # Where both do the same, nothing is uncertain.
-    other = [load.share for load in loads if _block(best, load) != _block(asked.speculation, load)]
+        return inputs.speculation, found.of(found.current)
+    # Loads at which both use the same block size add no uncertainty.
+    other = [load.share for load in loads if _block(best, load) != _block(inputs.speculation, load)]
     sigma = max(forecast.log_sigma for forecast in found.forecasts) * sum(other) / sum(load.share for load in loads)
     return best, Forecast(best.max_block_size, speed(best, loads, acceptance, steps), then - now, sigma)
 
@@ -199,10 +202,10 @@ def _block(speculation: Speculation, load: ObservedLoad) -> int:
     return block_at(speculation, max(1, round(load.concurrency)))
 
 
-def _all_loads(question: DecisionInputs) -> tuple[ObservedLoad, ...]:
-    """What a table shall serve: half the loads as they usually are, half every doubling between the least and the greatest that was seen,
-    in equal parts. A table is there for loads that move, and a short past tells little of where they will."""
-    learned = question.learned
+def _all_loads(decision_inputs: DecisionInputs) -> tuple[ObservedLoad, ...]:
+    """Returns the loads a table is chosen for: one half the usual loads, one half every doubling between the least and the greatest load
+    observed, in equal shares. Tables are for loads that move, and a short past says little about where they will go."""
+    learned = decision_inputs.learned
     usual = learned.usual or learned.loads
     whole = sum(load.share for load in usual)
     seen = [point.concurrency for point in learned.points]

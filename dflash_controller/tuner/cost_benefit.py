@@ -1,4 +1,4 @@
-"""Whether a change pays for itself. Costs and debts are in seconds of the whole fleet at full speed."""
+"""Whether a change gains more than it costs. Costs and regret are in seconds of the whole fleet at full speed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.learned import Past
 from dflash_controller.tuner.recommend import ObservedLoad
-from dflash_controller.tuner.regret import DAY_S, won
+from dflash_controller.tuner.regret import DAY_S, relative_gain
 from dflash_controller.tuner.steps import StepTimes
 
 LEAST_COST = 0.1
-"""Of one restart, whatever the model says: requests in flight are cut or drained, caches start cold."""
+"""Minimum cost of a change as a share of one restart: requests in flight are cut or drained, and caches start cold."""
 MARGIN = 1.5
-"""Times the cost that the rest of a stay must be expected to bring: stays scatter."""
+"""The expected gain over the rest of a stay must exceed the cost by this factor, because the length of stays varies."""
 RESTLESS = 2.0
-"""Where loads came and went before: so many times the cost and what one more such stay brings must be lost, if the stay does not decide;
-and a stay more than so many times as long as any before is a new pattern, of which the past says nothing."""
-SUITS = 0.005
-"""Share of speed by which a block size must be better over usual loads to be called so."""
+"""Two uses where loads came and went before. If the expected stay does not decide, the regret must exceed this many times the cost plus
+the gain of one more such stay. A stay longer than this many times any before is a new pattern, about which the past says nothing."""
+BETTER_LATER = 0.005
+"""Minimum gain over the usual loads, as a share of full speed, for a block size to count as better later."""
 LEAST_SWING_S = 200.0
-"""What one more stay brings is not counted beyond this, or beyond twice the cost."""
+"""The gain of one more stay counts up to this or twice the cost, whichever is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchingCost:
-    """Of replacing every replica, one at a time."""
+    """Cost and duration of replacing every replica, one at a time."""
 
     cost_s: float
     duration_s: float
@@ -35,18 +35,18 @@ class SwitchingCost:
 
 @dataclass(frozen=True, slots=True)
 class CostBenefit:
-    """Whether it pays, and the numbers that say so."""
+    """Whether a change is worth its cost, and the numbers behind the answer."""
 
-    pays: bool
+    worthwhile: bool
     regret_s: float
     needed_s: float
-    """Debt from which on it pays; 0 where the expected stay alone decides."""
+    """Regret from which on the change is worthwhile; 0 if the expected stay alone decides."""
     stay_s: float | None
-    """For how long the load is expected to go on as it is; None: no past tells."""
+    """Expected time until the load changes; None if the past does not say."""
 
 
-NOTHING = CostBenefit(False, 0.0, 0.0, None)
-"""Of no change."""
+NO_CHANGE = CostBenefit(False, 0.0, 0.0, None)
+"""The result for staying at the active block size."""
 
 
 def switching_cost(
@@ -59,9 +59,12 @@ def switching_cost(
     restart_s: float,
     max_concurrency: int,
 ) -> SwitchingCost:
-    """What a change costs. With one replica, or without others that could take over: its restart. Else what the others cannot make up for
-    while its requests are theirs, up to ``max_concurrency`` each: more requests in a step are more tokens per second, so it is little where
-    load is low and up to 1 ÷ replicas where the others are full. With surge there is always one more, so nothing is lost but the least."""
+    """Returns the cost of a change.
+
+    With one replica, or none that could take over, it is the restart. Otherwise it is the speed that the other replicas cannot make up
+    while they serve the restarting one's requests, up to ``max_concurrency`` each. More requests per step mean more tokens per second, so
+    this is little at low load and up to 1 ÷ replicas where the others are full. With surge only the minimum is lost.
+    """
     least = LEAST_COST * restart_s
     if replicas < 1:
         return SwitchingCost(least, restart_s)
@@ -81,44 +84,44 @@ def switching_cost(
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What comes after a change."""
+    """What follows a change."""
 
     bound_s: float
-    """Until the next change is allowed: at least the dwell time, or longer where this one is the last of the day."""
+    """Time until the next change is allowed: the dwell time, or longer if this one is the last of the day."""
     per_day: int
-    """Changes that are allowed."""
+    """Changes allowed per day."""
     last: bool
-    """No other change is allowed today."""
+    """Whether no other change is allowed today."""
     later: float
-    """Share of full speed that the new block size gains over the loads that usually come, the mean over time; negative where it loses."""
+    """Gain of the new block size over the usual loads as a share of full speed, mean over time; negative if it is slower."""
     later_tokens: float
-    """The same as the mean over tokens, which busy hours dominate."""
+    """The same gain as a mean over tokens, which busy hours dominate."""
     weight: float
     """Tokens per second now ÷ their mean over usual loads."""
 
     @property
-    def suits(self) -> bool:
-        """Usual loads are better served by the new block size."""
-        return self.later >= SUITS
+    def better_later(self) -> bool:
+        """Whether the new block size is faster over the usual loads."""
+        return self.later >= BETTER_LATER
 
 
 def cost_benefit(candidate_block: int, log_gain: float, current: int, past: Past, cost: SwitchingCost, horizon: Horizon) -> CostBenefit:
-    """Whether changing to ``candidate_block`` pays now. Costs are taken times the factor that wasted changes have raised.
+    """Returns whether changing to ``candidate_block`` is worthwhile now. Wasted changes raise the factor on the cost.
 
-    Without a past, once the debt equals the cost. Where the load favoured this block size before, and the changes that allows a day are
-    enough to follow it each time, by what the rest of such a stay would bring: the gain from the middle of the change until the load goes,
-    and what usual loads bring from then until the next change is allowed, must exceed the cost, in time and in tokens. Where that does not
-    decide, at twice the debt that one more such stay would bring, if usual loads suit the block size.
+    Without a past, it is once the regret equals the cost. Where the load favoured this block size before, and the daily allowance is enough
+    to follow it each time, the rest of such a stay decides: the gain from the middle of the change until the load moves, plus the gain over
+    usual loads until the next change is allowed, must exceed the cost, both in time and in tokens. Where that does not decide, the regret
+    must reach ``RESTLESS`` times the cost plus the gain of one more such stay, and the block size must be faster over the usual loads.
     """
-    gain = won(log_gain)
+    gain = relative_gain(log_gain)
     regret, stays = past.regret(candidate_block), past.stays_of(candidate_block)
     switching_cost_s = past.factor * cost.cost_s
     others = past.stays_of(current)
-    if not stays or (past.favoured == candidate_block and past.favoured_s > _unheard_of(stays)):
-        # Where the load before it was gone sooner than a change pays, this one may be too.
+    if not stays or (past.favoured == candidate_block and past.favoured_s > _new_pattern_s(stays)):
+        # If the load before it did not last long enough to repay a change, this one may not either.
         brief = not stays and others and _mean(others) * gain < RESTLESS * switching_cost_s
         needed = RESTLESS * (switching_cost_s + gain * _mean(others)) if brief else switching_cost_s
-        return CostBenefit(regret >= needed and (horizon.suits or not horizon.last), regret, needed, None)
+        return CostBenefit(regret >= needed and (horizon.better_later or not horizon.last), regret, needed, None)
     stay = expected_stay(stays, past.favoured_s) if past.favoured == candidate_block else None
     if stay is not None and _per_day(stays, others) <= horizon.per_day:
         now, then = gain * (stay - cost.duration_s / 2), max(0.0, horizon.bound_s - stay)
@@ -127,16 +130,16 @@ def cost_benefit(candidate_block: int, log_gain: float, current: int, past: Past
             return CostBenefit(True, regret, 0.0, stay)
     swing = min(gain * _mean(stays), max(LEAST_SWING_S, RESTLESS * switching_cost_s))
     needed = RESTLESS * (switching_cost_s + swing)
-    return CostBenefit(regret >= needed and horizon.suits, regret, needed, stay)
+    return CostBenefit(regret >= needed and horizon.better_later, regret, needed, stay)
 
 
-def _unheard_of(stays: Sequence[float]) -> float:
-    """Length of a stay that is a new pattern: the fewer were seen, the less the longest of them says."""
+def _new_pattern_s(stays: Sequence[float]) -> float:
+    """Returns the seconds from which a stay is a new pattern. With few stays observed, the longest of them says less."""
     return RESTLESS * max(stays) * (1 + 2 / len(stays))
 
 
 def _per_day(stays: Sequence[float], others: Sequence[float]) -> float:
-    """Changes a day that it takes to follow loads which come and go like this: one to and one fro each time."""
+    """Returns the changes per day needed to follow loads that come and go like this: one there and one back each time."""
     return 2 * DAY_S / (_mean(stays) + (_mean(others) if others else 0.0))
 
 
@@ -145,10 +148,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def table_cost_benefit(log_gain: float, past: Past, cost: SwitchingCost) -> CostBenefit:
-    """Whether changing to or from an engine's own table pays: judged over all usual loads, it need not be changed back when load moves, so
-    a day of its gain must exceed the cost."""
+    """Returns whether changing to or from an engine's own table is worthwhile: a day of its gain must exceed the cost.
+
+    The gain is taken over all usual loads, so a table need not be changed back when the load moves.
+    """
     switching_cost_s = past.factor * cost.cost_s
-    return CostBenefit(won(log_gain) * DAY_S > MARGIN * switching_cost_s, 0.0, 0.0, DAY_S)
+    return CostBenefit(relative_gain(log_gain) * DAY_S > MARGIN * switching_cost_s, 0.0, 0.0, DAY_S)
 
 
 def horizon_of(
@@ -163,7 +168,7 @@ def horizon_of(
     per_day: int,
     last: bool,
 ) -> Horizon:
-    """``loads``: now. Raises ZeroDivisionError where no load has a share."""
+    """Returns the horizon; ``loads`` are the current ones. Raises ZeroDivisionError if no load has a share."""
 
     def means(over: Sequence[ObservedLoad]) -> tuple[float, float, float]:
         shares = gains = before = after = 0.0
@@ -172,7 +177,7 @@ def horizon_of(
                 load.concurrency * acceptance.length(block).value / steps.seconds(block, load.concurrency)
                 for block in (current, candidate_block)
             )
-            shares, gains = shares + load.share, gains + load.share * won(math.log(new / old))
+            shares, gains = shares + load.share, gains + load.share * relative_gain(math.log(new / old))
             before, after = before + load.share * old, after + load.share * new
         return gains / shares, 1 - before / after, before / shares
 
@@ -181,6 +186,6 @@ def horizon_of(
 
 
 def expected_stay(stays: Sequence[float], elapsed_s: float) -> float | None:
-    """Mean rest of those past stays that were longer than this one is already; None where there was none."""
+    """Returns the mean remaining seconds over the past stays that lasted longer than ``elapsed_s``; None if none did."""
     rest = [stay - elapsed_s for stay in stays if stay > elapsed_s]
     return sum(rest) / len(rest) if rest else None

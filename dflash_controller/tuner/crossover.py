@@ -1,4 +1,4 @@
-"""The load at which two block sizes are equally fast: there the choice turns."""
+"""The load at which two block sizes are equally fast."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ _BISECTIONS = 12
 
 
 def crossover(speeds: Mapping[int, float], acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
-    """Requests per replica at which the two fastest block sizes change places, as predicted; the one nearest to the load ``near`` where
-    there are several. None where one of them is faster at all loads that the engine serves, from 1 to ``up_to`` requests, or there is only
-    one.
+    """Returns the predicted requests per replica at which the two fastest block sizes are equally fast.
 
-    ``speeds``: predicted tokens per second by block size, at the loads of now.
+    Of several such loads it is the one nearest to ``near``. None if one of the two is faster from 1 to ``up_to`` requests, the loads that
+    the engine serves, or if there is only one block size. ``speeds`` are predicted tokens per second by block size at the current loads.
     """
     best = sorted(speeds, key=lambda candidate_block: speeds[candidate_block], reverse=True)[:2]
     return between(best[0], best[1], acceptance, steps, up_to, near) if len(best) == 2 else None
 
 
 def between(one: int, other: int, acceptance: Acceptance, steps: StepTimes, up_to: int, near: float) -> float | None:
-    """The same for two block sizes, from 1 to ``up_to`` requests."""
+    """Returns the same for two given block sizes."""
 
     def lead(log_load: float) -> float:
         load = math.exp(log_load)

@@ -9,18 +9,21 @@ from collections.abc import Iterable
 from dflash_controller.tuner.shape import log_cost
 
 GAP_DOUBLINGS = 1.5
-"""Above, the chord between neighbours is no longer taken for the curve."""
+"""Widest gap, in doublings of T, that a chord between neighbouring points bridges."""
 FLAT = 32
-"""Below this part of the knee computing is 3 % of a step, and there is nothing left to be wrong about."""
+"""Below the knee ÷ this, computation is at most 3 % of a step and adds no uncertainty."""
 END_DOUBLINGS = 1.0
-"""The slope at an end is taken over this distance at least: between close points it would be their noise."""
+"""Minimum distance, in doublings, over which the slope at an end is taken; between closer points it would be noise."""
 
 
 class Curve:
-    """log s over T. Nodes are the points after isotonic regression (a bigger step cannot be faster: a fall is noise)."""
+    """log s over T. The nodes are the points after isotonic regression: a larger step cannot be faster, so a decrease is noise."""
 
     def __init__(self, points: Iterable[tuple[float, float, float]], knee: float) -> None:
-        """``points``: (T, log s, weight), at least one. ``knee``: of the usual shape, see ``shape``. Raises ValueError without points."""
+        """``points`` are (T, log s, weight), at least one; ``knee`` is that of the prior's shape (see ``shape``).
+
+        Raises ValueError without points.
+        """
         merged: dict[float, tuple[float, float]] = {}
         for tokens, log_s, weight in points:
             total, mean = merged.get(tokens, (0.0, 0.0))
@@ -32,9 +35,12 @@ class Curve:
         self._knee = knee
 
     def at(self, tokens: float) -> float:
-        """log s. Between nodes the chord; where they are far apart, the mean of the chord and of a straight line in T and s, since the one
-        lies above the usual shape and the other below what a mixture of experts shows. Beyond the ends, a slope that is the mean of the
-        curve's own there and of the usual shape's."""
+        """Returns log s at T = ``tokens``.
+
+        Between nodes it follows the chord. Where nodes are far apart it takes the mean of the chord and of a straight line in T and s: the
+        chord lies above the prior's shape, the line below what mixtures of experts show. Beyond the ends the slope is the mean of the
+        curve's own and of the prior's shape.
+        """
         xs, ys = self.tokens, self.logs
         if tokens <= xs[0]:
             return ys[0] + self._beyond(xs[0], tokens, self._end_slope(0))
@@ -48,7 +54,7 @@ class Curve:
         return (chord + y0 + math.log1p(math.expm1(y1 - y0) * (tokens - x0) / (x1 - x0))) / 2
 
     def distance(self, tokens: float) -> float:
-        """How far (doublings) the curve is taken beyond what was seen: from the nearest end, or into a gap that is too wide for a chord."""
+        """Returns how far, in doublings, T lies outside the data: beyond the nearest end, or inside a gap too wide for a chord."""
         xs = self.tokens
         if tokens >= xs[-1]:
             return math.log2(tokens / xs[-1])
@@ -62,8 +68,10 @@ class Curve:
         return usual if own is None else (own * math.log(tokens / end) + usual) / 2
 
     def _end_slope(self, end: int) -> float | None:
-        """None where all nodes are close together. At most 1: computation grows with tokens, and what rises faster is a jump, which does
-        not go on."""
+        """Returns the slope at an end, at most 1; None if all nodes are close together.
+
+        Computation grows in proportion to tokens. A steeper rise is a jump, which does not continue.
+        """
         x, y = self.tokens[end], self.logs[end]
         others = list(zip(self.tokens, self.logs, strict=True))
         if end == -1:
@@ -73,7 +81,7 @@ class Curve:
 
 
 def _never_falling(values: list[tuple[float, float]]) -> list[float]:
-    """The closest sequence that never falls, by weighted least squares (pool adjacent violators)."""
+    """Returns the closest non-decreasing sequence by weighted least squares (pool adjacent violators)."""
     blocks: list[tuple[float, float, int]] = []
     for value, weight in values:
         size = 1

@@ -1,4 +1,4 @@
-"""What the tuner is asked, and what it answers. Both can be written to a log line and read back, so that a decision can be replayed."""
+"""Inputs and output of the tuner. Both can be written to a log line and read back, so that a decision can be replayed."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Speculation
 
 PREDICTED = "tokensPerSecond"
-"""Of ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
+"""Prefix in ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
 MEASURED = "measuredTokensPerSecond"
-"""Likewise: the speed that was measured, of block sizes that served in the window."""
+"""Likewise the measured speed of a block size that served in the window."""
 CROSSOVER = "crossoverConcurrency"
-"""Of ``TunerDecision.numbers``: requests per replica at which the two fastest block sizes change places; missing where they do not."""
+"""Key in ``TunerDecision.numbers``: requests per replica at which the two fastest block sizes are equally fast; absent if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of speculation the tuner made earlier, as the revisions' histories tell it."""
+    """An earlier change of speculation by the tuner, from the revisions' histories."""
 
     at_s: float
-    """When it was promoted, or given up; seconds since the epoch."""
+    """When it was promoted or rolled back; seconds since the epoch."""
     block: int
-    """Largest block of what was changed to; 1: off."""
+    """Largest block size of the new speculation; 1: off."""
     kept: bool
-    """False: it was tried on one replica and given up."""
+    """False if it was tried on one replica and rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunerInputs:
-    """What holds outside the tuner's own knowledge."""
+    """The state of the deployment at an evaluation, as far as the tuner needs it."""
 
     now_s: float
     policy: TuningPolicy
     speculation: Speculation
-    """In force."""
+    """The active one."""
     trained_block: int
     mixture: bool
-    """The target is a mixture of experts or a hybrid, whose step time follows the law less well."""
+    """Whether the target is a mixture of experts or a hybrid, whose step time follows the law less closely."""
     replicas: int
     serving: int
     measured: int
-    """Serving pods that were measured in the last round; at most four of a revision are asked for."""
+    """Ready pods measured in the last round; the operator reads at most four of a revision."""
     surge: bool
-    """A replica more than asked for may be made for a change, so none has to go down first."""
+    """Whether a change may start an extra replica, so that none has to go down first."""
     restart_s: float
-    """From the start of a pod to Ready, as last measured on this deployment, or the assumed one."""
+    """Time from the start of a pod to Ready, as last measured on this deployment, else assumed."""
     frozen: str = ""
-    """Why nothing may be changed now: a rollout, a pin, a suspension; empty where nothing stands against it."""
+    """Why no change is possible now (a rollout, a pin, a suspension); empty if one is."""
     degraded: str = ""
-    """A replica that does not serve; empty where all is well."""
+    """Which replica is not ready and why; empty if all are ready."""
     leaving: str = ""
-    """A replica that is on its way out, as those of a node that is drained are; empty where none is."""
+    """Which replica is terminating and why, for instance a drained node; empty if none is."""
     metrics: str = ""
-    """Why there are no fresh metrics; empty where there are."""
+    """Why there are no recent metrics; empty if there are."""
     changes: tuple[Change, ...] = ()
     """Oldest first."""
     schedule: bool = False
-    """The engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank), and the actuator allows it."""
+    """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank) and the actuator allows it."""
     max_concurrency: int = 64
-    """Requests the engine serves at once."""
+    """Requests the engine serves concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunerDecision:
-    """``state`` is one of status.tuning.state. ``change_to`` is what is to be done now; None: nothing."""
+    """``state`` is a value of status.tuning.state. ``change_to`` is the speculation to change to now; None: no change."""
 
     state: str
     reason: Reason
@@ -75,13 +75,13 @@ class TunerDecision:
     recommendation: Speculation | None = None
     change_to: Speculation | None = None
     numbers: Mapping[str, float | str] = field(default_factory=dict)
-    """A few numbers it rests on, for status: concurrency, acceptance, predicted gain and confidence, debt and cost in seconds."""
+    """The main numbers behind it, for the status: concurrency, acceptance, predicted gain and confidence, regret and cost in seconds."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Everything it was made from, JSON: ``policy.replay`` gives the same answer from it."""
+    """All inputs as JSON: ``policy.replay`` returns the same decision from them."""
     next_change_allowed_at_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What was decided, without what it was made from."""
+        """Returns the decision without its inputs."""
         return {
             "state": self.state,
             "reason": self.reason.value,

@@ -1,4 +1,4 @@
-"""A positive quantity and how well it is known."""
+"""A positive quantity and its uncertainty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Estimate:
     log_sigma: float
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the value is not a positive number or the deviation not a number from 0 up."""
+        """Raises ValueError if the value is not a positive number or the deviation is negative or not a number."""
         if not (math.isfinite(self.value) and self.value > 0):
             raise ValueError(f"{self.value} is not a positive number")
         if not (math.isfinite(self.log_sigma) and self.log_sigma >= 0):

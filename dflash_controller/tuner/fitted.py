@@ -1,4 +1,4 @@
-"""The two models as fitted to what was learned. Fitting is repeated only where something moved: the planner looks often."""
+"""Fits the two models to what was learned. Fits are cached, because the planner evaluates often and the data rarely changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
 
 LEAST_STEPS = 200.0
-"""Verify steps of a window, before its mean acceptance is believed: the mean is then known to some 3 %."""
+"""Minimum verify steps in a window for its mean acceptance to be used: the mean is then known to about 3 %."""
 FILLED_WEIGHT = 0.5
-"""Of a point that was put between: less than one load sample."""
+"""Weight of an interpolated point: less than one load sample."""
 
 
 class FittedSteps(StepTimes):
-    """Remembers what it was asked: loads come from few bins."""
+    """Step times with a cache: loads come from few bins."""
 
     def __init__(self, points: tuple[StepPoint, ...], prior: StepPrior, limits: Limits) -> None:
         self._estimates: dict[tuple[int, float], Estimate] = {}
@@ -42,14 +42,14 @@ class FittedSteps(StepTimes):
 
 @lru_cache(maxsize=256)
 def fitted_steps(points: tuple[StepPoint, ...], prior: StepPrior, limits: Limits, mixture: bool) -> FittedSteps:
-    """Raises ValueError without points."""
+    """Returns the fitted step times. Raises ValueError without points."""
     return FittedSteps(points if mixture else (*points, *_between(points, limits)), prior, limits)
 
 
 def _between(points: tuple[StepPoint, ...], limits: Limits) -> list[StepPoint]:
-    """What a dense target does between loads that are far apart: its step time is a straight line in T (``shape``), as both ends fix it.
+    """Returns interpolated points of a dense target between loads that are far apart: its step time is a straight line in T (``shape``).
 
-    A curve through few points cannot know that; mixtures of experts, which activate more experts the more tokens there are, lie above.
+    A curve through few points does not have that shape. Mixtures of experts lie above the line, because more tokens activate more experts.
     """
     found = []
     for before, after in pairwise(sorted(points, key=lambda point: (point.block, point.concurrency))):
@@ -69,9 +69,9 @@ def _between(points: tuple[StepPoint, ...], limits: Limits) -> list[StepPoint]:
 
 
 def fitted_acceptance(learned: Learned, current: int, prior: Decay) -> Acceptance | None:
-    """Of the window; where nothing is drafted now, as it was last seen. None where too few steps were seen.
+    """Returns the acceptance over the window, or the last known one while speculation is off; None with too few steps.
 
-    Only what the largest part of the traffic went through is taken: the few requests of a replica on trial are not the same ones.
+    Only the block size that served most of the traffic counts: the few requests of a replica on trial are different ones.
     """
     seen = [found for found in learned.acceptance if found.steps >= LEAST_STEPS]
     own = next((found for found in seen if found.block == current), None) or max(seen, key=lambda found: found.steps, default=None)
@@ -79,7 +79,7 @@ def fitted_acceptance(learned: Learned, current: int, prior: Decay) -> Acceptanc
         own = learned.drafted
     if own is None:
         return None
-    # Within half a percent, and then the same fit serves again.
+    # Rounding by at most half a percent lets the cached fit serve again.
     length = round(own.length * 50) / 50 if own.length >= 3 else own.length
     return _acceptance(own.block, length, _falling(own), prior.learned(learned.decays))
 

@@ -1,4 +1,4 @@
-"""All that a decision was made from, as JSON: what the log line of a decision holds, and what ``policy.replay`` reads."""
+"""All inputs of a decision and their JSON form, which the log line of a decision holds and ``policy.replay`` reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_controller.tuner.steps import Limits, StepPrior
 
 @dataclass(frozen=True, slots=True)
 class DecisionInputs:
-    """What is decided upon."""
+    """Everything a decision depends on."""
 
     tuner_inputs: TunerInputs
     learned: Learned

@@ -1,4 +1,4 @@
-"""What the tuner knows at one moment: everything ``policy.decide`` takes from the past. Frozen, and JSON both ways."""
+"""What the tuner has learned so far: everything ``policy.decide`` uses of the past. Immutable; converts to JSON and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_controller.tuner.recommend import ObservedLoad
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Acceptance at one block, over a span of time."""
+    """Acceptance at one block size over a span of time."""
 
     block: int
     steps: float
@@ -20,11 +20,11 @@ class Seen:
     committed: float
     """Tokens committed in them."""
     survival: tuple[float, ...] = ()
-    """Share of steps in which draft 0, 1, … was accepted; empty where the engine does not say."""
+    """Share of steps in which draft 0, 1, … was accepted; empty if the engine does not export it."""
 
     @property
     def length(self) -> float:
-        """Tokens per verify step, 1 … block; to three digits, which is finer than any measurement."""
+        """Tokens per verify step, 1 … block, rounded to three decimals, which is finer than any measurement."""
         length = min(float(self.block), max(1.0, self.committed / self.steps))
         return round(length, 2 if length >= 2 else 3)
 
@@ -42,22 +42,22 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What came of loads and of changes so far: the side of the tuner's knowledge that says whether a change pays."""
+    """History of loads and changes: the part of the tuner's knowledge that says whether a change is worth its cost."""
 
     regrets: tuple[tuple[int, float], ...] = ()
-    """(block size, seconds of full speed lost so far by not running it); 0 where the block size in force is better."""
+    """(block size, seconds of full speed lost so far by not running it); 0 if the active block size is better."""
     favoured: int = 0
     """The block size that the load favours now; 0: not known."""
     favoured_s: float = 0.0
-    """For how long already."""
+    """Seconds for which it has favoured it."""
     stays: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """(block size, how many seconds the load favoured it, each time it did), oldest first."""
+    """(block size, seconds of each period in which the load favoured it), oldest first."""
     factor: float = 1.0
-    """Times the cost of a change that must have been lost before one is made; more after wasted changes."""
+    """Factor on the switching cost; wasted changes raise it."""
     wasted: int = 0
-    """Changes that did not earn their cost, in all."""
+    """Total number of changes that did not gain their cost."""
     previous: int = 0
-    """The block size in force before the last change; 0: none known."""
+    """The active block size before the last change; 0: not known."""
 
     def regret(self, candidate_block: int) -> float:
         return next((regret for known, regret in self.regrets if known == candidate_block), 0.0)
@@ -73,29 +73,29 @@ class Learned:
     points: tuple[StepPoint, ...] = ()
     """Pooled step times of the current epoch."""
     loads: tuple[ObservedLoad, ...] = ()
-    """Of a replica, over the window of the policy."""
+    """Loads of a replica over the policy's window."""
     usual: tuple[ObservedLoad, ...] = ()
-    """The same over the last days, recent ones counting more."""
+    """The same over the last days, weighted towards recent ones."""
     acceptance: tuple[Seen, ...] = ()
-    """Over the window, by block; without speculation off."""
+    """Acceptance over the window by block size, except speculation off."""
     drafted: Seen | None = None
-    """The last acceptance that was measured: what is believed where nothing is drafted now."""
+    """The last measured acceptance, used while speculation is off."""
     decays: tuple[float, ...] = ()
-    """The drafter's, one for each pair of blocks that served the same traffic (``acceptance.decay_between``)."""
+    """The drafter's decays, one for each pair of blocks that served the same traffic (``acceptance.decay_between``)."""
     load_samples: int = 0
-    """That served, in the window."""
+    """Number of load samples with traffic in the window."""
     misses: int = 0
-    """Changes in the last day after which step times were not as predicted."""
+    """Changes in the last day after which step times differed from the prediction."""
     missed: int = 0
-    """The block of the last of them; 0: none."""
+    """The block size of the last of them; 0: none."""
     model_error: float = 0.0
     """Logarithm of measured ÷ predicted step time after the last change."""
     past: Past = Past()
     inconsistent: int = 0
-    """Of ``load_samples``: those that tell nothing about the load, as two ways to tell it disagree."""
+    """How many of ``load_samples`` have an inconsistent load: two measurements of concurrency disagree."""
 
     speeds: tuple[tuple[int, float], ...] = ()
-    """(block, tokens per second of a replica), as measured over the window while there was traffic."""
+    """(block size, tokens per second of a replica), measured over the window while there was traffic."""
 
     def to_json(self) -> dict[str, Any]:
         return {

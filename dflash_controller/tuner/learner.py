@@ -1,7 +1,7 @@
-"""What a deployment has shown so far: one ``Learner`` each, fed with load samples and with the tuner's own decisions.
+"""Learns from one deployment: a ``Learner`` takes load samples and the tuner's own decisions.
 
-Plain state without clock or I/O. The caller feeds ``take`` with what the engines did and ``note`` with what was decided at every look, and
-asks ``learned`` in between; ``to_json`` is what a restart of the operator must not lose.
+Plain state without clock or I/O. The caller passes load samples to ``take`` and the decision of every evaluation to ``note``, and reads
+``learned`` in between. ``to_json`` returns what must survive a restart of the operator.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["Learned", "Learner"]
 
 KEPT_DECAYS = 8
 SETTLING_S = 1200.0
-"""For which a block must have served before and after a change, to tell a decay: a few minutes of traffic differ by more than blocks do."""
+"""Minimum time a block must have served before and after a change to learn a decay: over minutes, traffic varies more than blocks do."""
 ACCEPTANCE_S = 300.0
 SAME_TRAFFIC_S = 3600.0
-"""Lengths of two blocks that are no farther apart are taken for one traffic's."""
+"""Longest time between the lengths of two blocks that still count as the same traffic."""
 CHECKED = 10
-"""Load samples at a new block before its step time is held against what was predicted."""
+"""Number of load samples at a new block before its step time is compared with the prediction."""
 SIGMAS = 2.0
 KEPT_MISSES = 4
 GAIN = "gainPercent"
-"""Prefix of the numbers of a decision that say each block size's gain, with the block after it."""
+"""Prefix of a decision's numbers that hold the gain of each block size, followed by the block size."""
 
 
 _Settled = tuple[int, float, float, float]
-"""A block, since when it serves, until when, and its acceptance length, which follows the window slowly."""
+"""Block size, since when and until when it served, and its smoothed acceptance length."""
 
 
 class Learner:
@@ -66,10 +66,10 @@ class Learner:
         self._misses: deque[tuple[float, int]] = deque(maxlen=KEPT_MISSES)
         self._model_error = 0.0
         self._before: tuple[int, StepTimes] | None = None
-        self._missed: list[tuple[float, float]] = []
+        self._log_errors: list[tuple[float, float]] = []
 
     def take(self, load_samples: Iterable[LoadSample], now_s: float) -> None:
-        """Load samples of any pods, each once. Those from the future, or with impossible metrics, are left out."""
+        """Takes load samples of any pods, each once. Ignores those from the future or with impossible values."""
         for load_sample in load_samples:
             if (
                 load_sample.at_s > now_s + 1
@@ -86,7 +86,7 @@ class Learner:
             self._usual.add(load)
             if self._context.take(load_sample.at_s, load_sample.requests, load_sample.context):
                 self._pools.renew(load_sample.at_s)
-                self._before, self._missed = None, []
+                self._before, self._log_errors = None, []
             if not load_sample.excluded and load.concurrency > 0 and load_sample.step_s > 0:
                 self._check(load_sample)
                 self._pools.add(load_sample.at_s, load_sample.block, load_sample.concurrency, load_sample.step_s)
@@ -94,22 +94,22 @@ class Learner:
         self._accept(now_s)
 
     def note(self, decision: TunerDecision, now_s: float) -> None:
-        """What was decided at this look; call it once after each ``policy.decide``. Only decisions that weighed block sizes count."""
+        """Records the decision of this evaluation; call it once after each ``policy.decide``. Decisions without comparison do not count."""
         numbers = decision.numbers
         block = int(numbers.get("block", 0))
         if not block or "costSeconds" not in numbers:
             return
         gains = {int(key[len(GAIN) :]): float(value) for key, value in numbers.items() if key.startswith(GAIN) and key != GAIN}
-        asked = decision.change_to.max_block_size if decision.change_to is not None else None
+        changing_to = decision.change_to.max_block_size if decision.change_to is not None else None
         log_gains = {candidate_block: math.log1p(max(-99.0, percent) / 100) for candidate_block, percent in gains.items()}
-        self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), asked)
-        if asked is not None:
+        self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), changing_to)
+        if changing_to is not None:
             points = self._pools.points()
-            self._before = (asked, StepTimes(points, self._prior, self._limits)) if points else None
-            self._missed = []
+            self._before = (changing_to, StepTimes(points, self._prior, self._limits)) if points else None
+            self._log_errors = []
 
     def learned(self, now_s: float, window_s: float = 300.0) -> Learned:
-        """The snapshot. ``window_s``: of the policy; at most six hours."""
+        """Returns the snapshot over ``window_s`` seconds, the policy's window, at most six hours."""
         span_s = min(window_s, KEPT_S)
         window = self._window.over(now_s, span_s)
         recent = [block for at_s, block in self._misses if now_s - at_s < DAY_S]
@@ -131,11 +131,11 @@ class Learner:
 
     @property
     def epoch(self) -> int:
-        """How often step times have changed lastingly at the same block and load, or the mean context has."""
+        """How often step times at the same block and load, or the mean context, have changed for good."""
         return self._pools.epoch
 
     def _accept(self, now_s: float) -> None:
-        """Remember the acceptance that was seen last, and learn a decay after each change from one block to another."""
+        """Remembers the last acceptance, and learns a decay after each change of the block size."""
         seen = self._window.over(now_s, ACCEPTANCE_S).acceptance
         if not seen:
             return
@@ -157,21 +157,21 @@ class Learner:
         if self._before is None or load_sample.block != self._before[0]:
             return
         predicted = self._before[1].at(load_sample.block, load_sample.concurrency)
-        self._missed.append((math.log(load_sample.step_s) - predicted.log, predicted.log_sigma))
-        if len(self._missed) < CHECKED:
+        self._log_errors.append((math.log(load_sample.step_s) - predicted.log, predicted.log_sigma))
+        if len(self._log_errors) < CHECKED:
             return
-        misses = [miss for miss, _ in self._missed]
+        misses = [miss for miss, _ in self._log_errors]
         error = mean(misses)
-        sigma = math.hypot(mean(sigma for _, sigma in self._missed), stdev(misses) / math.sqrt(len(misses)))
+        sigma = math.hypot(mean(sigma for _, sigma in self._log_errors), stdev(misses) / math.sqrt(len(misses)))
         self._model_error = error
         if abs(error) > SIGMAS * sigma:
             self._misses.append((load_sample.at_s, load_sample.block))
         else:
             self._misses.clear()
-        self._before, self._missed = None, []
+        self._before, self._log_errors = None, []
 
     def to_json(self) -> dict[str, Any]:
-        """At most 8 KiB. The window is left out: it fills again in minutes. A check that was under way is dropped."""
+        """Returns at most 8 KiB. It leaves out the window, which fills again in minutes, and a check in progress."""
         return {
             "v": 1,
             "pools": self._pools.to_json(),
@@ -192,7 +192,7 @@ class Learner:
     def from_json(
         data: Mapping[str, Any] | None, prior: StepPrior | None = None, limits: Limits | None = None, slot_s: float = SLOT_S
     ) -> Learner:
-        """The inverse. An empty learner where there is nothing, or nothing sound: what is learned can be learned again."""
+        """Returns the learner of ``to_json``, or an empty one if the data is missing or malformed: it can be learned again."""
         if data is None:
             return Learner(prior, limits, slot_s)
         try:
@@ -217,7 +217,7 @@ def _restored(data: Mapping[str, Any], learner: Learner) -> Learner:
     learner._ledger = RegretLedger.from_json(data["ledger"])
     learner._misses.extend((float(at_s), int(block)) for at_s, block in data["misses"])
     learner._model_error = float(data["modelError"])
-    learner.learned(0.0)  # What it cannot show it cannot use either.
+    learner.learned(0.0)  # Raises on data that would fail at the first evaluation.
     return learner
 
 
@@ -231,7 +231,7 @@ def _settled(data: Any) -> _Settled | None:
 
 
 def _finite(value: Any) -> None:
-    """Raises ValueError where a number is not finite, however deep."""
+    """Raises ValueError if a number at any depth is not finite."""
     if isinstance(value, Mapping):
         for inner in value.values():
             _finite(inner)

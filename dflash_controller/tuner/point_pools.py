@@ -1,4 +1,4 @@
-"""Step times, pooled: what of many load samples is kept as points of the curve."""
+"""Pools the step times of many load samples into the points of the curve."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dflash_controller.tuner.window import load_bin
 
 HALF_LIFE_S = 3 * 86400.0
 MOST_WEIGHT = 400.0
-"""A pool never weighs more than so many load samples, so that it still follows what changes slowly."""
+"""Maximum weight of a pool in load samples, so that it still follows slow changes."""
 MOST_POOLS = 80
 ENOUGH_WEIGHT = 3.0
-"""Below, a pool is left out as noise, as long as others make a curve."""
+"""A pool below this weight is left out as noise, as long as others make a curve."""
 MOVED = 0.005
-"""By which a pool's mean (log) must move before the curve is fitted again."""
+"""Change of a pool's mean (log) from which the curve is fitted again."""
 OUTLIER = math.log(1.25)
-"""A step time farther than this from its pool is not noise."""
+"""A step time farther than this from its pool's mean (log) is an outlier, not noise."""
 KNOWN_WEIGHT = 5.0
-"""From here on a pool is known well enough to call a load sample an outlier."""
+"""Minimum weight of a pool to call a load sample an outlier."""
 LASTING = 20
-"""So many outliers in a row on one side are a new epoch: other hardware clocks, another engine build, other requests."""
+"""This many outliers in a row on one side start a new epoch: different clocks, a different engine build, or different requests."""
 PRIOR_WEIGHT = 1.0
-"""Load samples that a step time of an earlier epoch weighs as much as."""
+"""Weight of a step time of an earlier epoch, in load samples."""
 MOST_PRIOR = 40
 
 
@@ -42,9 +42,9 @@ class _Pool:
 
 
 class Pools:
-    """Geometric means by block and load, older load samples counting less.
+    """Geometric means by block and load, with older load samples weighing less.
 
-    Where an epoch has seen nothing yet, what was known before stands in: its shape, at the level of the places that both epochs saw.
+    Where the current epoch has no data yet, the previous epoch fills in: its shape, shifted to the level where both epochs have data.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Pools:
             self._pour(at_s, known, c, s)
 
     def renew(self, at_s: float) -> None:
-        """A new epoch: what was known is prior knowledge from now on."""
+        """Starts a new epoch: what was known becomes prior knowledge."""
         shift = self._shift()
         before = {at: pool for at, pool in self._earlier.items() if pool.faded(at_s) >= PRIOR_WEIGHT}
         known = {at: replace(pool, log_s=pool.log_s + shift) for at, pool in before.items()}
@@ -88,7 +88,7 @@ class Pools:
         self.epoch += 1
 
     def _shift(self) -> float:
-        """By how much (log) steps are slower than in the epoch before; 0 where no place was seen in both."""
+        """Returns how much slower (log) steps are than in the previous epoch; 0 if the two have no pool in common."""
         both = [(min(self._pools[at].weight, KNOWN_WEIGHT), self._pools[at].log_s - old.log_s) for at, old in self._seen_again()]
         return sum(weight * apart for weight, apart in both) / sum(weight for weight, _ in both) if both else 0.0
 
@@ -112,7 +112,7 @@ class Pools:
             self._points = None
 
     def points(self) -> tuple[StepPoint, ...]:
-        """By block and load; the same object until something moved."""
+        """Returns the points by block and load: the same object until a pool has moved."""
         if self._points is None:
             now_s = max((pool.at_s for pool in self._pools.values()), default=0.0)
             sound = {key: pool for key, pool in self._pools.items() if pool.faded(now_s) >= ENOUGH_WEIGHT}
@@ -125,19 +125,19 @@ class Pools:
         return self._points
 
     def _point(self, block: int, pool: _Pool, now_s: float) -> StepPoint:
-        metric_values = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
-        return StepPoint(block, *(float(f"{figure:.5g}") for figure in metric_values))
+        values = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
+        return StepPoint(block, *(float(f"{value:.5g}") for value in values))
 
     def to_json(self) -> list[list[Any]]:
         return _reported(self._pools)
 
     def earlier_to_json(self) -> list[list[Any]]:
-        """What was known before this epoch."""
+        """Returns the pools of the previous epoch."""
         return _reported(self._earlier)
 
     @staticmethod
     def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = ()) -> Pools:
-        """The inverse of both. Raises TypeError or ValueError on anything else."""
+        """Returns the pools of ``to_json`` and ``earlier_to_json``. Raises TypeError or ValueError on anything else."""
         pools = Pools()
         pools._pools, pools._earlier, pools._points = _read(data), _read(earlier), None
         return pools

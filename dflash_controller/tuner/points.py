@@ -1,4 +1,4 @@
-"""What was seen of step times."""
+"""Measured step times."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """One load sample of serving at one block size."""
+    """The step time of one load sample, or of several pooled, at one block size."""
 
     block: int
     """1: speculation off."""
     concurrency: float
     """Requests in a step, mean over the load sample."""
     seconds: float
-    """Per verify step."""
+    """Step time: seconds per verify step."""
     weight: float = 1.0
-    """How much it says, relative to others: the number of load samples pooled in it."""
+    """Number of load samples pooled in it."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a figure is not a positive number."""
+        """Raises ValueError if a value is not a positive number."""
         for figure in (self.block, self.concurrency, self.seconds, self.weight):
             if not (math.isfinite(figure) and figure > 0):
                 raise ValueError(f"{self} has a figure that is not a positive number")
@@ -33,9 +33,10 @@ class StepPoint:
 
 
 def pooled(points: Iterable[StepPoint], per_doubling: int = 8) -> tuple[StepPoint, ...]:
-    """Neighbours in concurrency at one block become their geometric mean; ``per_doubling`` bins for each doubling of concurrency.
+    """Returns the points with neighbours in concurrency at one block replaced by their geometric mean.
 
-    Live load samples repeat nearly the same load for days: pooled, the curve over them stays small and its steps are not their noise.
+    ``per_doubling`` is the number of bins per doubling of concurrency. Live load samples repeat nearly the same load for days. Pooling
+    keeps the curve over them small and free of their noise.
     """
     bins: dict[tuple[int, int], list[StepPoint]] = {}
     for point in points:

@@ -1,4 +1,4 @@
-"""What a change of the tuner promises at the load that is there, to hold the candidate against while it is on trial."""
+"""The predicted gain of a change at the current load, against which the candidate is judged during its trial."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from dflash_controller.tuner.schedule import mean_log_speed
 from dflash_controller.tuner.steps import Limits
 
 KEPT_SHARE = 0.5
-"""Of the predicted gain: a candidate that brings less has disappointed, unless it brings what is asked of any change."""
+"""Share of the predicted gain that a candidate must reach, unless it reaches spec.tuning.minGainPercent."""
 
 
 def predict(learned: Learned | None, now: Speculation, then: Speculation, *, mixture: bool, min_gain_percent: float) -> Prediction:
-    """Of going from ``now``, which is in force and served what was ``learned``, to ``then``. Nothing is promised where nothing can be
-    predicted, nor where the load has moved so that ``now`` is the faster one."""
+    """Returns the predicted gain of changing from ``now``, the active speculation that served what was ``learned``, to ``then``.
+
+    The prediction is 0 if there is no data, or if the load has moved so that ``now`` is faster.
+    """
     loads = (learned.loads or learned.usual) if learned is not None else ()
     if learned is None or not learned.points or not loads:
         return Prediction()
     prior = Priors.load().prior()
     acceptance = fitted_acceptance(learned, now.max_block_size, prior.decay)
     if acceptance is None and learned.drafted is not None:
-        # Nobody else serves while the only replica is on trial.
+        # While the only replica is on trial, no other one measures the active speculation.
         acceptance = fitted_acceptance(replace(learned, acceptance=(learned.drafted,)), now.max_block_size, prior.decay)
     if acceptance is None:
         return Prediction()

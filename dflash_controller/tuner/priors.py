@@ -1,4 +1,4 @@
-"""What is usual on other targets (data: ``priors.yaml``, reduced from published tables by ``python -m benchmarks.tuner_priors``)."""
+"""Prior knowledge from other targets (data: ``priors.yaml``, reduced from published tables by ``python -m benchmarks.tuner_priors``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_controller.tuner.steps import StepPrior
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One measured target, reduced. None: the table does not tell."""
+    """The parameters of one measured target. None: not in its table."""
 
     model: str
     source: str
@@ -43,21 +43,24 @@ class Priors:
     @staticmethod
     @cache
     def load() -> Priors:
-        """The cards that come with this release. Raises ValueError or KeyError where the data is broken."""
+        """Returns the cards of this release. Raises ValueError or KeyError if the data is malformed."""
         text = resources.files("dflash_controller.tuner").joinpath("priors.yaml").read_text(encoding="utf-8")
         return Priors(_card(entry) for entry in yaml.safe_load(text)["cards"])
 
     def without(self, model: str) -> Priors:
-        """Leaving out every card of that model, whoever published it and in whatever precision (``…-FP8``)."""
+        """Returns the cards without those of that model, from any publisher and in any precision (``…-FP8``)."""
         return Priors(card for card in self.cards if not _same(card.model, model))
 
     def prior(self) -> Prior:
-        """Geometric means of knee and ratio, mean of decay; each card counts once. Raises ValueError where no card tells one of them."""
+        """Returns the geometric means of knee and ratio and the mean decay; each card counts once.
+
+        Raises ValueError if no card has one of the three.
+        """
         knees = [math.log(card.knee_tokens) for card in self.cards if card.knee_tokens is not None]
         ratios = [math.log(card.off_ratio) for card in self.cards if card.off_ratio is not None]
         decays = [card.decay for card in self.cards if card.decay is not None]
         if not (knees and ratios and decays):
-            raise ValueError("no card tells knee, ratio or decay")
+            raise ValueError("no card has knee, ratio or decay")
         return Prior(StepPrior(math.exp(_mean(knees)), math.exp(_mean(ratios))), Decay(_mean(decays)))
 
 

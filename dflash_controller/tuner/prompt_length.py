@@ -1,7 +1,7 @@
-"""Whether requests are still about as long as those that step times were learned from.
+"""Detects when requests are no longer about as long as those the step times were learned from.
 
-A step reads the cached keys and values of all its requests, so its time grows with the mean context. A curve over block and load holds for
-one mean context; where that moves by half, what was learned is no more than a guess.
+A step reads the cached keys and values of all its requests, so its time grows with the mean context. A curve over block and load is valid
+for one mean context. When that changes by half, the curve is only a guess.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 MOVED = 1.5
-"""Ratio of mean contexts from which on step times are another epoch's."""
+"""Ratio of mean contexts from which a new epoch of step times begins."""
 RECENT_S = 600.0
 RECENT_REQUESTS = 200.0
-"""The last ten minutes count as now, and more where fewer requests ended in them."""
+"""The recent mean covers the last ten minutes, or longer if fewer requests than this ended in them."""
 LEAST_REQUESTS = 100.0
-"""Before a mean is believed: contexts scatter by about their mean, so 100 of them tell it within 10 %."""
+"""Minimum requests for a mean: the standard deviation of contexts is about their mean, so 100 give it within 10 %."""
 HALF_LIFE_S = 3 * 86400.0
-"""Of what the epoch was learned at, as of the step times themselves."""
+"""Half-life of the epoch's mean context, the same as of the step times."""
 
 
 class PromptLengths:
-    """Mean context of the requests of an epoch, beside that of the last ones."""
+    """Mean context of an epoch's requests and of the most recent ones."""
 
     def __init__(self) -> None:
         self._requests = self._tokens = self._at_s = 0.0
@@ -30,11 +30,11 @@ class PromptLengths:
 
     @property
     def tokens(self) -> float:
-        """Mean of the epoch; 0 before enough requests ended."""
+        """Mean context of the epoch in tokens; 0 before enough requests ended."""
         return self._tokens / self._requests if self._requests >= LEAST_REQUESTS else 0.0
 
     def take(self, at_s: float, requests: float, tokens: float) -> bool:
-        """Requests that ended, and the mean context of one of them. True: it has moved, and a new epoch begins with those to come."""
+        """Takes requests that ended and their mean context. Returns True if the mean has changed, so that a new epoch begins."""
         if requests <= 0 or tokens <= 0:
             return False
         since_s = max(0.0, at_s - self._at_s)
@@ -55,12 +55,12 @@ class PromptLengths:
         return True
 
     def to_json(self) -> dict[str, float]:
-        """The epoch's; the last requests are seen again in minutes."""
+        """Returns the epoch's mean; that of the recent requests is measured again in minutes."""
         return {"requests": round(self._requests, 1), "tokens": round(self._tokens), "at": round(self._at_s)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | None) -> PromptLengths:
-        """The inverse; nothing known where nothing was kept. Raises KeyError, TypeError or ValueError on anything else."""
+        """Returns the state of ``to_json``, an empty one for None. Raises KeyError, TypeError or ValueError on anything else."""
         context = PromptLengths()
         if data is not None:
             context._requests, context._tokens, context._at_s = (float(data[name]) for name in ("requests", "tokens", "at"))

@@ -1,6 +1,6 @@
-"""The block size that is fastest over the loads of a window.
+"""Finds the block size that is fastest over the loads of a window.
 
-Speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c) tokens per second.
+The speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c) tokens per second.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """One concurrency of a replica, and the share of time it was there (relative to the others, not necessarily a part of 1)."""
+    """One concurrency of a replica and its share of the time. Shares are relative to each other; they need not add up to 1."""
 
     concurrency: float
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the concurrency is not positive, or the share is negative."""
+        """Raises ValueError if the concurrency is not positive or the share is negative."""
         if not (math.isfinite(self.concurrency) and self.concurrency > 0 and math.isfinite(self.share) and self.share >= 0):
             raise ValueError(f"{self} is no load")
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one block size would do."""
+    """Predicted speed of one block size."""
 
     block: int
     tokens_per_s: float
-    """Of one replica, over the loads."""
+    """Tokens per second of one replica, mean over the loads."""
     log_gain: float
     """Logarithm of its speed ÷ that of the current block size; 0 for that one."""
     log_sigma: float
@@ -43,16 +43,16 @@ class Forecast:
 
     @property
     def gain_percent(self) -> float:
-        """Over the current block size."""
+        """Gain over the current block size in percent."""
         return 100 * math.expm1(self.log_gain)
 
     @property
     def confidence(self) -> float:
-        """Chance that it is faster than the current block size."""
+        """Probability that it is faster than the current block size."""
         return self.confidence_of(0.0)
 
     def confidence_of(self, gain_percent: float) -> float:
-        """Chance that it gains at least so much over the current block size."""
+        """Returns the probability that it gains at least ``gain_percent`` over the current block size."""
         short = self.log_gain - math.log1p(gain_percent / 100)
         if self.log_sigma == 0:
             return 1.0 if short > 0 else 0.0
@@ -61,7 +61,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The fastest block size. Whether a change to it pays is not said here."""
+    """The fastest block size, regardless of the cost of a change to it."""
 
     current: int
     block: int
@@ -73,7 +73,7 @@ class Recommendation:
         return self.of(self.block)
 
     def of(self, block: int) -> Forecast:
-        """Raises KeyError for a block that is not a block size."""
+        """Returns the forecast of one block size. Raises KeyError for one that was not compared."""
         for forecast in self.forecasts:
             if forecast.block == block:
                 return forecast
@@ -81,7 +81,7 @@ class Recommendation:
 
 
 def legal(candidate_blocks: Iterable[int], current: int, trained_block: int | None) -> tuple[int, ...]:
-    """The block sizes to choose from, ascending: those a drafter was trained for, and what runs now. Block size 1 is speculation off."""
+    """Returns the block sizes to choose from, ascending: those up to the trained one, and the current one. 1 is speculation off."""
     return tuple(
         sorted(
             {
@@ -106,11 +106,11 @@ def recommend(
     trained_block: int | None = None,
     spread: float = 1.0,
 ) -> Recommendation:
-    """Argmax of expected tokens per second; of equals, the current block size, then the smaller.
+    """Returns the block size with the most expected tokens per second; on a tie the current one, then the smaller.
 
-    The loads are taken as they are: that a faster block size would leave fewer requests in service is not counted. ``spread`` multiplies
-    the uncertainty (1.5 for targets whose step time follows the law less well: mixtures of experts, hybrids). Raises ValueError where no
-    load has a share.
+    The loads are taken as constant, although a faster block size would leave fewer requests in service. ``spread`` multiplies the
+    uncertainty (1.5 for mixtures of experts and hybrids, whose step time follows the law less closely). Raises ValueError if no load has
+    a share.
     """
     weight = sum(load.share for load in loads)
     if not weight > 0:
@@ -142,7 +142,7 @@ def _forecast(
     if candidate_block == current:
         return Forecast(candidate_block, total, 0.0, 0.0)
     lengths = math.hypot(acceptance.length(candidate_block).log_sigma, acceptance.length(current).log_sigma)
-    # An error of the curve is the same at all loads, so deviations are averaged, not variances.
+    # An error of the curve is the same at all loads, so standard deviations are averaged, not variances.
     times = sum(
         speed / total * math.hypot(steps.at(candidate_block, load.concurrency).log_sigma, steps.at(current, load.concurrency).log_sigma)
         for speed, load in zip(speeds[candidate_block], loads, strict=True)

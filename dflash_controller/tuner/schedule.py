@@ -1,7 +1,7 @@
-"""The table of block sizes that an engine follows by itself as its load moves, and what any speculation is worth over given loads.
+"""Finds the table of block sizes that an engine follows by itself as its load changes, and predicts the speed of any speculation.
 
-vLLM looks up the number of drafts by the requests in a step. The best block need not be monotone in concurrency, so a table has as many
-ranges as pay. A table has a price: see ``COST_PERCENT``. Speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c).
+vLLM looks up the number of drafts by the requests in a step. The best block need not be monotone in concurrency, so a table has every range
+that gains enough. A table has overhead: see ``COST_PERCENT``. The speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import OFF, StepTimes
 
 COST_PERCENT = 4.5
-"""By so much a step below the largest block of a table is longer than with a true block of that size: the draft pass still computes the
-full block. Measured with vLLM 0.26 on an H100 (dense 8B): 3.4 % fewer tokens per second at 32 requests, 6.1 % at 64. Taken for no drafts
-too, where the drafter goes on writing its cache; that was not measured."""
+"""How much longer a step below the largest block of a table is than with a fixed block of that size, because the draft pass still computes
+the full block. Measured with vLLM 0.26 on an H100 (dense 8B): 3.4 % fewer tokens per second at 32 requests, 6.1 % at 64. Ranges without
+drafts, where the drafter still writes its cache, were not measured and get the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ def best_schedule(
     loads: Sequence[ObservedLoad] = (),
     cost_percent: float = COST_PERCENT,
 ) -> Speculation:
-    """The fastest table of ranges, without gaps from 1 to ``up_to``, or the one block (or speculation off) that is at least as fast.
+    """Returns the fastest table, whose ranges cover 1 to ``up_to``, or a single block size (or speculation off) that is at least as fast.
 
-    For every largest block that is a block size up to ``trained_block``: the fastest block size at each concurrency, the price of the table
-    counted; then, smallest first, each run of concurrencies that gains less than ``min_gain_percent`` over what a neighbour's block would
-    do there joins that neighbour (a mean in which every doubling of concurrency counts the same). Of these tables and the single block
-    sizes the fastest over ``loads`` (``mean_log_speed``); without loads by the mean logarithm of speed over the doublings up to ``up_to``.
-    Of equals a single block size, then the smaller. Raises ValueError where no block size is legal or ``up_to`` is below 1.
+    There is one table for every largest block up to ``trained_block``. It takes the fastest block size at each concurrency, overhead
+    included. Then, smallest first, each range that gains less than ``min_gain_percent`` over a neighbour's block joins that neighbour; the
+    mean gives every doubling of concurrency the same weight. Of the tables and single block sizes, the result is the fastest over ``loads``
+    (``mean_log_speed``), or without loads by the mean logarithm of speed over the doublings up to ``up_to``. On a tie it is a single block
+    size, then the smaller. Raises ValueError if no block size is legal or ``up_to`` is below 1.
     """
     choices = sorted(
         candidate_block
@@ -55,7 +55,7 @@ def best_schedule(
         if candidate_block >= OFF and (trained_block is None or candidate_block <= trained_block)
     )
     if not choices or up_to < 1:
-        raise ValueError(f"no arm is legal up to a block of {trained_block} and a concurrency of {up_to}")
+        raise ValueError(f"no block size is legal up to a block of {trained_block} and a concurrency of {up_to}")
     cost = math.log1p(cost_percent / 100)
     least = math.log1p(min_gain_percent / 100)
     alone = {
@@ -85,9 +85,9 @@ def speed(
     *,
     cost_percent: float = COST_PERCENT,
 ) -> float:
-    """Tokens per second of one replica, the mean over the loads by their shares. Raises ValueError where no load has a share.
+    """Returns the tokens per second of one replica, the mean over the loads by their shares. Raises ValueError if no load has a share.
 
-    A load between two numbers of requests is the mixture of both in what a table says of it.
+    A fractional load is a mixture of the two nearest numbers of requests, for which the table may have different blocks.
     """
     weight = sum(load.share for load in loads)
     if not weight > 0:
@@ -103,8 +103,10 @@ def mean_log_speed(
     *,
     cost_percent: float = COST_PERCENT,
 ) -> float:
-    """Mean logarithm of the speed over the loads by their shares: an hour at low load counts as much as a busy one, and in tokens it would
-    count next to nothing. Raises ValueError where no load has a share."""
+    """Returns the mean logarithm of the speed over the loads by their shares. Raises ValueError if no load has a share.
+
+    An hour at low load counts as much as a busy one; in tokens it would hardly count.
+    """
     weight = sum(load.share for load in loads)
     if not weight > 0:
         raise ValueError("there is no load")
@@ -113,7 +115,7 @@ def mean_log_speed(
 
 
 def block_at(speculation: Speculation, requests: int) -> int:
-    """Block size of a step with so many requests. Past the last range of a table that range's; 1: no drafts."""
+    """Returns the block size of a step with ``requests`` requests; 1: no drafts. Beyond a table's last range, that range's counts."""
     if not isinstance(speculation, Schedule):
         return speculation.max_block_size
     drafts = [k for low, _, k in speculation.ranges if low <= requests] or [speculation.ranges[0][2]]
@@ -121,11 +123,11 @@ def block_at(speculation: Speculation, requests: int) -> int:
 
 
 def true_step_s(seconds: float, block: int, speculation: Speculation, *, cost_percent: float = COST_PERCENT) -> float:
-    """Step time of a true block of that size, from one measured under ``speculation``: what a curve is made of, whatever ran."""
-    return seconds / _price(speculation, block, cost_percent)
+    """Returns the step time of a fixed block of that size from one measured under ``speculation``, so that one curve fits all data."""
+    return seconds / _table_factor(speculation, block, cost_percent)
 
 
-def _price(speculation: Speculation, block: int, cost_percent: float) -> float:
+def _table_factor(speculation: Speculation, block: int, cost_percent: float) -> float:
     below = isinstance(speculation, Schedule) and block < speculation.max_block_size
     return 1 + cost_percent / 100 if below else 1.0
 
@@ -133,7 +135,7 @@ def _price(speculation: Speculation, block: int, cost_percent: float) -> float:
 def _speed(speculation: Speculation, concurrency: float, acceptance: Acceptance, steps: StepTimes, cost_percent: float) -> float:
     def with_block_of(requests: int) -> float:
         block = block_at(speculation, requests)
-        return math.exp(_log_speed(block, concurrency, acceptance, steps)) / _price(speculation, block, cost_percent)
+        return math.exp(_log_speed(block, concurrency, acceptance, steps)) / _table_factor(speculation, block, cost_percent)
 
     fewer = math.floor(concurrency)
     more = concurrency - fewer
@@ -147,7 +149,7 @@ def _log_speed(block: int, concurrency: float, acceptance: Acceptance, steps: St
 
 
 def _under_table(alone: dict[int, list[float]], largest: int, cost: float) -> dict[int, list[float]]:
-    """Log speeds of the block sizes a table with that largest block can use."""
+    """Returns the log speeds of the block sizes that a table with that largest block can use."""
     return {
         candidate_block: logs if candidate_block == largest else [log - cost for log in logs]
         for candidate_block, logs in alone.items()
@@ -156,7 +158,7 @@ def _under_table(alone: dict[int, list[float]], largest: int, cost: float) -> di
 
 
 def _fastest(logs: dict[int, list[float]], up_to: int) -> list[_Run]:
-    """Of equals the smaller block."""
+    """Returns the runs of the fastest block by concurrency; on a tie the smaller block."""
     return _joined([_Run(c, c, max(sorted(logs), key=lambda candidate_block: logs[candidate_block][c - 1])) for c in range(1, up_to + 1)])
 
 
@@ -172,7 +174,7 @@ def _merged(runs: list[_Run], logs: dict[int, list[float]], least: float) -> lis
 
 
 def _neighbours(runs: list[_Run], place: int, logs: dict[int, list[float]]) -> list[tuple[float, int]]:
-    """What the run gains in log speed over each neighbour's block, and that block."""
+    """Returns, for each neighbour, the run's gain in log speed over the neighbour's block, and that block."""
     run = runs[place]
     weight = math.fsum(1 / c for c in range(run.low, run.high + 1))
     blocks = [other.block for other in (*runs[max(0, place - 1) : place], *runs[place + 1 : place + 2])]
@@ -180,7 +182,7 @@ def _neighbours(runs: list[_Run], place: int, logs: dict[int, list[float]]) -> l
 
 
 def _sum(logs: list[float], run: _Run) -> float:
-    """Every doubling of concurrency weighs the same."""
+    """Returns the sum over a run in which every doubling of concurrency has the same weight."""
     return math.fsum(logs[c - 1] / c for c in range(run.low, run.high + 1))
 
 

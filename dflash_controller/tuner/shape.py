@@ -1,8 +1,8 @@
-"""The usual shape of step time over the tokens of a step, for where nothing was measured.
+"""The prior's shape of step time over the tokens of a step, used where nothing was measured.
 
-A step reads all weights once, whatever it computes, and computes in proportion to its tokens: s = a (1 + T / knee). At the knee both cost
-the same. For dense BF16 weights theory puts it at FLOP/s ÷ bytes/s of the accelerator (roofline model, Williams et al. 2009; B200 281,
-H100 295 tokens); attention, which grows with requests, brings it down to the 160 to 290 found in ``priors.yaml``.
+A step reads all weights once and computes in proportion to its tokens: s = a (1 + T / knee). At the knee both take the same time. For dense
+BF16 weights the roofline model (Williams et al. 2009) puts the knee at FLOP/s ÷ bytes/s of the accelerator (B200 281, H100 295 tokens).
+Attention, which grows with requests, lowers it to the 160 to 290 of ``priors.yaml``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def log_cost(tokens: float, knee: float) -> float:
-    """Logarithm of the step time relative to that of an empty step."""
+    """Returns the logarithm of the step time relative to that of an empty step."""
     return math.log1p(tokens / knee)
 
 
 def fit_knee(series: Iterable[Sequence[tuple[float, float]]]) -> float:
-    """The knee (tokens) that fits several series of (tokens, seconds) best, each with a level of its own; least squares in log s.
+    """Returns the knee, in tokens, that best fits several series of (tokens, seconds), each with its own level, by least squares in log s.
 
-    Searched by golden section on a logarithmic scale from 8 to 8192 tokens. Raises ValueError where no series has two points.
+    Golden-section search on a logarithmic scale from 8 to 8192 tokens. Raises ValueError if no series has two points.
     """
     logs = [[(tokens, math.log(seconds)) for tokens, seconds in points] for points in series if len(points) > 1]
     if not logs:

@@ -12,7 +12,7 @@ from dflash_controller.tuner.window import KEPT_S, SLOT_S
 
 
 class Speeds:
-    """Of load samples that are points of the curve: while there was traffic, as predictions are. Idle time does not count."""
+    """Measured speeds from load samples that are points of the curve. Like predictions they exclude idle time."""
 
     def __init__(self, slot_s: float = SLOT_S) -> None:
         self._slot_s = slot_s
@@ -20,7 +20,7 @@ class Speeds:
         """Start of a slot, and by block: seconds, and requests' steps in them."""
 
     def add(self, load_sample: LoadSample) -> None:
-        """One that is fit, with a concurrency and a step time."""
+        """Adds a load sample that is not excluded and has a concurrency and a step time."""
         start_s = load_sample.at_s // self._slot_s * self._slot_s
         if not self._slots or self._slots[-1][0] < start_s:
             self._slots.append((start_s, {}))
@@ -35,7 +35,7 @@ class Speeds:
             self._slots.popleft()
 
     def over(self, now_s: float, span_s: float, acceptance: Iterable[Seen]) -> tuple[tuple[int, float], ...]:
-        """(block, tokens per second of one replica) over the last ``span_s`` seconds, of blocks whose acceptance is known."""
+        """Returns (block, tokens per second of one replica) over the last ``span_s`` seconds, for blocks with known acceptance."""
         lengths = {OFF: 1.0, **{seen.block: seen.length for seen in acceptance}}
         seconds: dict[int, float] = {}
         steps: dict[int, float] = {}

@@ -1,9 +1,9 @@
-"""Step time by block size and concurrency, learned from whatever block sizes ran.
+"""Predicts the step time by block size and concurrency from the block sizes that ran.
 
-A step verifies T = B · c tokens, and its time is nearly a function of T alone: s(B, c) = f(T) · c**e. Found in the published tables of
-SGLang on B200 and measured on an H100 with vLLM and SGLang, for a dense target and for a mixture of experts: at equal T, block 8 at twice
-the concurrency takes 3 % less to 15 % more time than block 16. So load that varies at one block size tells the price of every other,
-without a trial. The exponent e is 0 until two block sizes were seen; from then on what was measured of a block goes before the law.
+A step verifies T = B · c tokens, and its time is nearly a function of T alone: s(B, c) = f(T) · c**e. The published tables of SGLang on
+B200 and measurements on an H100 with vLLM and SGLang, for a dense target and a mixture of experts, agree: at equal T, block 8 at twice the
+concurrency takes 3 % less to 15 % more time than block 16. So load that varies at one block size shows the step time of every other
+without a trial. The exponent e is 0 until two block sizes were observed. From then on, a block's measurements take precedence over the law.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ OFF = 1
 """The block size that stands for speculation off."""
 
 NOISE_SIGMA = 0.03
-"""Of a step time that was measured, between one day and the next."""
+"""Uncertainty of a measured step time from one day to the next."""
 LAW_DOWN_SIGMA, LAW_UP_SIGMA = 0.065, 0.09
-"""Of the law for a block half, or twice, as large as the nearest that ran; grows with the root of the doublings."""
+"""Uncertainty of the law for a block half, or twice, as large as the nearest that ran; grows with the square root of the doublings."""
 BEYOND_SIGMA = 0.10
-"""For each doubling of T beyond what was seen."""
+"""Uncertainty per doubling of T beyond the data."""
 OFF_SIGMA = 0.20
-"""Of the step time without drafter as a share of the curve: over 54 published cells, priors of other targets."""
+"""Uncertainty of the step time without drafter relative to the curve, over 54 published table cells with priors of other targets."""
 REGIME_SIGMA = 0.30
-"""Where nothing was seen on this side of a limit: beyond a limit of graph capture step times rose by 20 to 40 % on an H100."""
+"""Uncertainty without data on this side of a limit: beyond a limit of graph capture, step times rose by 20 to 40 % on an H100."""
 EXPONENT_SIGMA = 0.07
-"""Before two blocks were compared, of e. Doubling c at equal T was seen to cost -3 to +15 %."""
+"""Prior standard deviation of e. Doubling c at equal T was measured to change the step time by -3 to +15 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPrior:
-    """What is usual, for where nothing was measured; from other targets (``priors``)."""
+    """Prior from other targets (``priors``), used where nothing was measured."""
 
     knee_tokens: float
     off_ratio: float
@@ -46,7 +46,7 @@ class StepPrior:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes up to which the engine has graphs, ascending, known from its command line. The curve is not carried across."""
+    """Sizes up to which the engine has CUDA graphs, ascending, from its command line. The curve is not extrapolated across them."""
 
     tokens: tuple[float, ...] = ()
     """In T: vLLM captures by tokens."""
@@ -54,7 +54,7 @@ class Limits:
     """In c: SGLang captures by requests."""
 
     def regime(self, block: int, concurrency: float) -> tuple[int, int]:
-        """Which side of every limit a step lies on; the limit itself still has its graph."""
+        """Returns on which side of every limit a step lies. A step at the limit still has a graph."""
         return bisect_left(self.tokens, block * concurrency), bisect_left(self.concurrency, concurrency)
 
 
@@ -62,7 +62,7 @@ class StepTimes:
     """Seconds per verify step of one replica."""
 
     def __init__(self, points: Iterable[StepPoint], prior: StepPrior, limits: Limits | None = None) -> None:
-        """Raises ValueError without points. Where only speculation off was seen, the curve is inferred from that."""
+        """Raises ValueError without points. With data for speculation off only, the curve is inferred from that."""
         self._limits = limits or Limits()
         self._prior = prior
         self._by_block: dict[int, list[StepPoint]] = defaultdict(list)
@@ -81,28 +81,28 @@ class StepTimes:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Block sizes that were seen."""
+        """Block sizes with data."""
         return tuple(sorted(self._by_block))
 
     @property
     def loads(self) -> int:
-        """How many different concurrencies were seen; at 1 the whole curve is the usual shape."""
+        """Number of different concurrencies with data; with 1, the whole curve is the prior's shape."""
         return len({concurrency for loads in self._loads.values() for concurrency in loads})
 
     @property
     def exponent(self) -> float:
-        """e of the law; 0 before two block sizes were seen."""
+        """The exponent e of the law; 0 until two block sizes have data."""
         return self._exponent
 
     def at(self, block: int, concurrency: float) -> Estimate:
-        """Seconds, with the uncertainty beside a block that was measured. Raises ValueError where block or concurrency is not positive."""
+        """Returns the step time in seconds with its uncertainty. Raises ValueError if block or concurrency is not positive."""
         if not (block > 0 and concurrency > 0):
             raise ValueError(f"block {block} at concurrency {concurrency}")
         sigma = min(self._measured_sigma(block, concurrency), self._law_sigma(block, concurrency))
         return Estimate(self.seconds(block, concurrency), sigma)
 
     def seconds(self, block: int, concurrency: float) -> float:
-        """The value of ``at`` alone."""
+        """Returns the step time in seconds, without the uncertainty."""
         missed = self._residuals.get(block)
         return math.exp(self._law(block, concurrency) + (missed.at(concurrency) if missed is not None else 0.0))
 
@@ -111,7 +111,7 @@ class StepTimes:
         return off + self._curve(block, concurrency) + self._exponent * math.log(concurrency)
 
     def _curve(self, block: int, concurrency: float) -> float:
-        """log f. Between two sides of a limit in T it still never falls."""
+        """Returns log f, which does not decrease across a limit in T either."""
         regime, tokens = self._limits.regime(block, concurrency), block * concurrency
         known = self._nearest(regime)
         curve = self._curves[known]
@@ -128,7 +128,7 @@ class StepTimes:
         return max(log_s, below)
 
     def _nearest(self, regime: tuple[int, int]) -> tuple[int, int]:
-        """Of the sides that were seen: the same or nearest in c; of those the same or next lower in T, or the lowest."""
+        """Returns the side with data that is the same or nearest in c, and among those the same or next lower in T, or the lowest."""
         return min(self._curves, key=lambda other: (abs(other[1] - regime[1]), other[1], other[0] > regime[0], abs(other[0] - regime[0])))
 
     def _fit(self, blocks: Iterable[int], exponent: float) -> dict[tuple[int, int], Curve]:
@@ -141,7 +141,7 @@ class StepTimes:
         return {regime: Curve(points, self._prior.knee_tokens) for regime, points in found.items()}
 
     def _compare(self) -> float:
-        """e by ridge regression over all places where two blocks were seen at the same T."""
+        """Returns e by ridge regression over all T at which two blocks have data."""
         above = below = 0.0
         alone = {block: self._fit([block], 0.0) for block in self._drafting}
         for small in self._drafting:
@@ -182,7 +182,7 @@ class StepTimes:
 
 
 class Residuals:
-    """What a block's measured step times miss the law by, in log s; fades by half for each doubling of concurrency beyond them."""
+    """Differences of a block's measured step times from the law, in log s. They halve with each doubling of concurrency beyond the data."""
 
     def __init__(self, misses: Iterable[tuple[float, float, float]]) -> None:
         merged: dict[float, tuple[float, float]] = {}

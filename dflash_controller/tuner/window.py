@@ -1,8 +1,8 @@
 """Loads and acceptance of the last minutes, and loads of the last days.
 
-Acceptance is a property of the traffic and not of its load, so minutes before the window that agree with it make its mean surer: the span
-is doubled for as long as what is added does not differ from what is there (adaptive windowing, Bifet and Gavaldà 2007). Who looks at a
-noisy mean every minute, and may act each time, acts on the one that is farthest off.
+Acceptance is a property of the traffic, not of its load, so earlier slots that agree with the window make its mean more certain. The span
+is doubled as long as the added slots do not differ from the rest (adaptive windowing, Bifet and Gavaldà 2007). This matters because a
+decision is possible at every evaluation: with a noisy mean, the largest error would decide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.steps import OFF
 
 PER_DOUBLING = 8
-"""Bins of concurrency: each 9 % wide, which is about what the mean over a load sample is worth."""
+"""Bins per doubling of concurrency: each 9 % wide, which is about the precision of the mean over a load sample."""
 SLOT_S = 60.0
 """What is summed up at a time, where nothing else is said."""
 KEPT_S = 6 * 3600.0
@@ -29,31 +29,31 @@ KEPT_S = 6 * 3600.0
 USUAL_S = 86400.0
 """Time constant of the usual loads."""
 MEMORY_S = 3600.0
-"""Minutes older than that are never taken for the same traffic's."""
+"""Slots older than this never count as the same traffic."""
 LEAST_SLOTS = 6
-"""Minutes from which on their scatter is known."""
+"""Minimum number of slots to estimate their standard deviation."""
 SIGNIFICANT = 3.0
-"""Standard errors by which two spans must differ, to be called different traffic: the limit of control charts (Shewhart), for it is looked
-at all the time."""
+"""Standard errors by which two spans must differ to count as different traffic: the limit of control charts (Shewhart), because the test
+runs at every evaluation."""
 SCATTER = 1 / (0.6745 * math.sqrt(2))
-"""Standard deviation of normal values ÷ the median distance of neighbours: a jump or two in between do not change it."""
+"""Standard deviation of normal values ÷ the median distance of neighbours, which a few jumps do not change."""
 MOST_USUAL = 64
 SHOWN_S = 600.0
 
 
 def load_bin(concurrency: float) -> int:
-    """Number of the bin; negative below a concurrency of 1."""
+    """Returns the number of the bin; negative below a concurrency of 1."""
     return round(PER_DOUBLING * math.log2(concurrency))
 
 
 @cache
 def bin_load(place: int) -> float:
-    """The middle of a bin."""
+    """Returns the concurrency at the middle of a bin."""
     return float(f"{2 ** (place / PER_DOUBLING):.5g}")
 
 
 def shares(seconds: Mapping[int, float]) -> tuple[ObservedLoad, ...]:
-    """Loads ascending, as parts of 1; what is below 1 ‰ is left out."""
+    """Returns the loads in ascending order with shares of 1, without those below 1 ‰."""
     total = sum(seconds.values())
     if not total > 0:
         return ()
@@ -64,28 +64,28 @@ def shares(seconds: Mapping[int, float]) -> tuple[ObservedLoad, ...]:
 
 @dataclass(slots=True)
 class Tally:
-    """Acceptance of one block, summed up."""
+    """Sums of acceptance at one block size."""
 
     steps: float = 0.0
     committed: float = 0.0
-    told: float = 0.0
-    """Steps of which survival by position is known."""
+    steps_by_position: float = 0.0
+    """Steps for which survival by position is known."""
     survived: list[float] = field(default_factory=list)
 
-    def add(self, steps: float, committed: float, told: float, survived: Sequence[float]) -> None:
+    def add(self, steps: float, committed: float, steps_by_position: float, survived: Sequence[float]) -> None:
         self.steps += steps
         self.committed += committed
         if not self.survived:
-            self.told, self.survived = told, list(survived)
+            self.steps_by_position, self.survived = steps_by_position, list(survived)
         elif len(survived) == len(self.survived):
-            self.told += told
+            self.steps_by_position += steps_by_position
             self.survived = [a + b for a, b in zip(self.survived, survived, strict=True)]
 
     def seen(self, block: int) -> Seen:
         survival: list[float] = []
-        for alive in self.survived if self.told > 0 else ():
-            # Counters of several pods are not read at one instant, so a share can come out a little above the one before.
-            survival.append(round(max(0.0, min(survival[-1] if survival else 1.0, alive / self.told)), 4))
+        for alive in self.survived if self.steps_by_position > 0 else ():
+            # Counters of several pods are not read at the same instant, so a share can be slightly above the one before.
+            survival.append(round(max(0.0, min(survival[-1] if survival else 1.0, alive / self.steps_by_position)), 4))
         return Seen(block, round(self.steps, 1), round(self.committed, 1), tuple(survival[: block - 1]))
 
 
@@ -99,11 +99,11 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of a span of time."""
+    """Sums over a span of time."""
 
     loads: tuple[ObservedLoad, ...]
     acceptance: tuple[Seen, ...]
-    """By block."""
+    """Acceptance by block size."""
     load_samples: int
 
 
@@ -133,12 +133,12 @@ class DecisionWindow:
             slot.seconds[place] = slot.seconds.get(place, 0.0) + load_sample.seconds
         if load_sample.block > OFF and load_sample.steps > 0 and load_sample.committed > 0:
             steps = load_sample.steps
-            told = steps if load_sample.survival else 0.0
+            steps_by_position = steps if load_sample.survival else 0.0
             survived = [share * steps for share in load_sample.survival]
-            slot.tallies.setdefault(load_sample.block, Tally()).add(steps, load_sample.committed, told, survived)
+            slot.tallies.setdefault(load_sample.block, Tally()).add(steps, load_sample.committed, steps_by_position, survived)
 
     def over(self, now_s: float, span_s: float) -> Sums:
-        """Of the last ``span_s`` seconds."""
+        """Returns the sums over the last ``span_s`` seconds."""
         if self._last is None or self._last[:2] != (now_s, span_s):
             self._last = now_s, span_s, self._sums(now_s, span_s)
         return self._last[2]
@@ -164,21 +164,23 @@ class DecisionWindow:
 
 
 def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:
-    """Acceptance in the minutes of the window, with those before it that agree, newest first. A minute before counts no more than one
-    within does, however busy it was; steps are those of the window."""
+    """Returns the acceptance in the window's slots, extended by earlier slots that agree, newest first.
+
+    An earlier slot counts no more than a mean slot of the window, however busy it was. ``steps`` are those of the window.
+    """
     total = Tally()
     for tally in within:
-        total.add(tally.steps, tally.committed, tally.told, tally.survived)
+        total.add(tally.steps, tally.committed, tally.steps_by_position, tally.survived)
     steps, most = total.steps, total.steps / len(within)
     for tally in before[: _agreeing([*within, *before], len(within)) - len(within)]:
         part = min(1.0, most / tally.steps)
-        total.add(part * tally.steps, part * tally.committed, part * tally.told, [part * alive for alive in tally.survived])
+        total.add(part * tally.steps, part * tally.committed, part * tally.steps_by_position, [part * alive for alive in tally.survived])
     scale = steps / total.steps
-    return Tally(steps, scale * total.committed, total.told, total.survived).seen(block)
+    return Tally(steps, scale * total.committed, total.steps_by_position, total.survived).seen(block)
 
 
 def _agreeing(tallies: Sequence[Tally], first: int) -> int:
-    """How many of these minutes, newest first, can be taken for the same traffic as the first ones."""
+    """Returns how many of these slots, newest first, count as the same traffic as the first ones."""
     if len(tallies) < max(LEAST_SLOTS, first + 1):
         return first
     lengths = [math.log(tally.committed / tally.steps) for tally in tallies]
@@ -194,7 +196,7 @@ def _agreeing(tallies: Sequence[Tally], first: int) -> int:
 
 
 class Usual:
-    """Time by load, fading by a factor e a day."""
+    """Time by load, decaying by a factor of e per day."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
@@ -202,7 +204,7 @@ class Usual:
         self._shown: tuple[float, tuple[ObservedLoad, ...]] = -math.inf, ()
 
     def loads(self) -> tuple[ObservedLoad, ...]:
-        """Shares; counted anew every ten minutes, which change little of a day."""
+        """Returns the shares, computed anew every ten minutes, because minutes change little of a day."""
         if abs(self.at_s - self._shown[0]) >= SHOWN_S:
             self._shown = self.at_s, shares(self.seconds)
         return self._shown[1]

@@ -58,7 +58,7 @@ def test_a_decision_is_told_with_its_time_its_words_and_its_figures() -> None:
 def test_a_decision_without_figures_has_none() -> None:
     code, out, _ = run(entry(frozen="spec.suspend is true"))
     assert code == 0
-    assert out.splitlines()[1:3] == ["    Nothing is changed now: spec.suspend is true", "    the same again"]
+    assert out.splitlines()[1:3] == ["    Tuning is paused: spec.suspend is true", "    the same again"]
 
 
 def test_one_that_comes_out_differently_and_one_that_cannot_be_read_are_errors() -> None:

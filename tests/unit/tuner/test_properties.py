@@ -20,7 +20,7 @@ from dflash_controller.tuner.cost_benefit import SwitchingCost, cost_benefit, ho
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.regret import RegretLedger, won
+from dflash_controller.tuner.regret import RegretLedger, relative_gain
 from dflash_controller.tuner.schedule import best_schedule, block_at, speed
 from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
 from dflash_controller.tuner.window import DecisionWindow
@@ -277,8 +277,8 @@ GAINS = st.floats(-2.0, 2.0)
 @given(GAINS, st.floats(1.0, 1000.0))
 def test_what_one_arm_gains_the_other_loses_as_a_share_of_the_faster_one(gain: float, old: float) -> None:
     new = old * math.exp(gain)
-    assert won(gain) == pytest.approx((new - old) / max(new, old), abs=1e-12)
-    assert won(gain) == -won(-gain)
+    assert relative_gain(gain) == pytest.approx((new - old) / max(new, old), abs=1e-12)
+    assert relative_gain(gain) == -relative_gain(-gain)
 
 
 @FEWER
@@ -289,11 +289,11 @@ def test_what_one_arm_is_owed_the_other_owes(gains: list[float]) -> None:
     for minute, (gain, other) in enumerate([*[(0.7, 0.7)] * 11, *((gain, -gain) for gain in gains)]):
         there.note(60.0 * minute, 16, {8: gain}, 1e5, None)
         back.note(60.0 * minute, 8, {16: other}, 1e5, None)
-    assert there.past(0.0).regret(8) + back.past(0.0).regret(16) == pytest.approx(2 * 600.0 * won(0.7), abs=0.1)
+    assert there.past(0.0).regret(8) + back.past(0.0).regret(16) == pytest.approx(2 * 600.0 * relative_gain(0.7), abs=0.1)
 
 
 @pytest.mark.parametrize("high", [0.05, 0.3, 0.45, 0.5, 0.55, 0.7, 0.95])
-def test_usual_loads_never_suit_both_of_two_arms(high: float) -> None:
+def test_usual_loads_never_favour_both_of_two_block_sizes(high: float) -> None:
     usual = [ObservedLoad(1.0, 1 - high), ObservedLoad(32.0, high)]
     steps = StepTimes([StepPoint(16, c, 0.008 * (1 + c / 10)) for c in (1, 4, 16, 64)], StepPrior(200.0, 0.7))
     acceptance = Acceptance({16: 6.42, 8: 5.14}, DECAY)
@@ -302,10 +302,10 @@ def test_usual_loads_never_suit_both_of_two_arms(high: float) -> None:
         for candidate_block, now in ((8, 16), (16, 8))
     )
     assert there.later == pytest.approx(-back.later, abs=1e-12)
-    assert not (there.suits and back.suits)
+    assert not (there.better_later and back.better_later)
 
 
-def test_loads_that_come_and_go_too_fast_to_follow_lead_to_the_arm_that_serves_them_better_in_the_mean() -> None:
+def test_loads_that_come_and_go_too_fast_to_follow_lead_to_the_block_size_that_is_faster_on_average() -> None:
     """Block 16 alone is 13 % faster for an hour, block 8 is 20 % faster for the next, and so on: in the mean over time block 8 is."""
     lead = {1.0: math.log(1 / 1.13), 32.0: math.log(1.2)}
     steps = StepTimes(
@@ -322,7 +322,8 @@ def test_loads_that_come_and_go_too_fast_to_follow_lead_to_the_arm_that_serves_t
             ledger.note(60.0 * minute, current, {candidate_block: gains[1.0 if minute // 60 % 2 == 0 else 32.0]}, 600.0, None)
         now = 32.0 if candidate_block == 8 else 1.0
         horizon = horizon_of(candidate_block, current, [ObservedLoad(now)], usual, even, steps, bound_s=1800.0, per_day=4, last=False)
-        return cost_benefit(candidate_block, gains[now], current, ledger.past(3600.0 * hours), SwitchingCost(600.0, 600.0), horizon).pays
+        past = ledger.past(3600.0 * hours)
+        return cost_benefit(candidate_block, gains[now], current, past, SwitchingCost(600.0, 600.0), horizon).worthwhile
 
     assert not pays_after(4, 8), "as much as the change costs must be lost first"
     assert pays_after(72, 8)
