@@ -1,4 +1,4 @@
-"""How to reach the API server: address, TLS and credentials, from the pod's service account or a kubeconfig."""
+"""Configures access to the API server: address, TLS and credentials, from the pod's service account or a kubeconfig."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SOCKET_CONNECT_SECONDS = 10.0
 
 
 async def load_configuration(environ: Mapping[str, str] = os.environ) -> Configuration:
-    """The kubeconfig that ``$KUBECONFIG`` names, else the pod's service account, else ``~/.kube/config``.
+    """Loads the kubeconfig that ``$KUBECONFIG`` names, else the pod's service account, else ``~/.kube/config``.
 
-    A service account's token is read again every minute: it is renewed on disk long before it expires.
-    Raises ``kubernetes.aio.config.ConfigException`` when none of them can be used.
+    A service account's token is read again every minute, because it is renewed on disk long before it expires.
+    Raises ``kubernetes.aio.config.ConfigException`` if none of them can be used.
     """
     configuration = Configuration()
     if not environ.get("KUBECONFIG") and environ.get("KUBERNETES_SERVICE_HOST"):
@@ -30,9 +30,9 @@ async def load_configuration(environ: Mapping[str, str] = os.environ) -> Configu
 async def watch_session(
     configuration: Configuration, *, connections: int, user_agent: str, observe: aiohttp.ClientMiddlewareType
 ) -> aiohttp.ClientSession:
-    """An HTTP session with the same TLS and credentials, for a library with a client of its own; ``observe`` sees every request.
+    """Returns an HTTP session with the same TLS and credentials, for a library with its own client. ``observe`` sees every request.
 
-    The token is asked for at every request.
+    The token is looked up at every request.
     """
 
     async def authorize(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -1,4 +1,4 @@
-"""Which applies are worth sending, and when two managers fight over a field. Decides only; ``executor`` sends."""
+"""Decides which applies are worth sending, and detects field-manager conflicts. ``executor`` sends them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ApplyDecision:
 
     send: bool
     conflict: tuple[Path, ...] = ()
-    """Fields another manager keeps taking, to be told once per fight."""
+    """Fields that another manager keeps changing. Set when an event is due."""
     retry_after_s: float | None = None
-    """Held back: the earliest time another try is allowed."""
+    """Seconds until the next attempt is allowed; None if it is not delayed."""
 
 
 @dataclass(slots=True)
@@ -35,20 +35,24 @@ class _Record:
     """Digest of the manifest applied last."""
     futile: str = ""
     """Digest of manifest and live object of an apply that changed nothing."""
-    put_back: deque[float] = field(default_factory=lambda: deque(maxlen=CONFLICT_COUNT))
+    reverts: deque[float] = field(default_factory=lambda: deque(maxlen=CONFLICT_COUNT))
+    """Times at which the same manifest was applied again because the object had changed."""
     conflicts: int = 0
     not_before: float = 0.0
 
 
 class ApplyMemory:
-    """What applies have led to. ``clock`` gives monotonic seconds. Lost at a restart, which costs at most one futile apply per object."""
+    """Remembers the results of applies. ``clock`` returns monotonic seconds.
+
+    A restart of the operator loses it, which costs at most one apply without effect per object.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._records: dict[Identity, _Record] = {}
 
-    def judge(self, identity: Identity, manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> ApplyDecision:
-        """Whether to send this apply, given the object as it is."""
+    def decide(self, identity: Identity, manifest: Mapping[str, Any], live: Mapping[str, Any] | None) -> ApplyDecision:
+        """Decides whether to send this apply, given the live object."""
         if live is None:
             return ApplyDecision(send=True)
         paths = drift(manifest, live)
@@ -61,34 +65,34 @@ class ApplyMemory:
         if record.futile == intent + _state(live):
             return ApplyDecision(send=False)
         if record.manifest != intent:
-            record.put_back.clear()
+            record.reverts.clear()
             record.conflicts = 0
             record.not_before = 0.0
             return ApplyDecision(send=True)
         return self._conflicting(record, paths)
 
     def applied(self, identity: Identity, manifest: Mapping[str, Any], before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
-        """The apply was sent and answered."""
+        """Records an apply that was sent and answered."""
         record = self._records.setdefault(identity, _Record())
         record.manifest = digest(manifest)
         unchanged = before is not None and before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
         record.futile = record.manifest + _state(after) if unchanged else ""
 
     def prune(self, known: Callable[[Identity], bool]) -> None:
-        """Forget objects that are gone."""
+        """Forgets objects that are gone."""
         self._records = {identity: record for identity, record in self._records.items() if known(identity)}
 
     def _conflicting(self, record: _Record, paths: list[Path]) -> ApplyDecision:
-        """The same manifest again on an object that moved away from it: put it back, ever more slowly once that has become a habit."""
+        """Decides about an unchanged manifest whose object another manager changed: reverts it, with growing delays if that repeats."""
         now = self._clock()
         if now < record.not_before:
             return ApplyDecision(send=False, retry_after_s=record.not_before - now)
-        if record.put_back and now - record.put_back[-1] > CONFLICT_WINDOW_SECONDS + _pause(record.conflicts):
-            record.put_back.clear()
+        if record.reverts and now - record.reverts[-1] > CONFLICT_WINDOW_SECONDS + _pause(record.conflicts):
+            record.reverts.clear()
             record.conflicts = 0
-        record.put_back.append(now)
-        habit = len(record.put_back) == CONFLICT_COUNT and now - record.put_back[0] <= CONFLICT_WINDOW_SECONDS
-        if not habit and not record.conflicts:
+        record.reverts.append(now)
+        repeated = len(record.reverts) == CONFLICT_COUNT and now - record.reverts[0] <= CONFLICT_WINDOW_SECONDS
+        if not repeated and not record.conflicts:
             return ApplyDecision(send=True)
         record.conflicts += 1
         record.not_before = now + _pause(record.conflicts)
@@ -100,12 +104,12 @@ def _pause(conflicts: int) -> float:
 
 
 def digest(value: Any) -> str:
-    """A short name for a JSON value, independent of the order of its fields."""
+    """Returns a short digest of a JSON value, independent of the order of its fields."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":"), default=list).encode()).hexdigest()[:16]
 
 
 def _state(live: Mapping[str, Any]) -> str:
-    """Digest of an object without what moves by itself: its status, its version and the time of bookkeeping."""
+    """Returns the digest of an object without the fields that change by themselves: status, version and the times of managedFields."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in ("resourceVersion", "generation", "managedFields")}
     fields = [entry.get("fieldsV1") for entry in live["metadata"].get("managedFields") or ()]
     return digest([{name: value for name, value in live.items() if name not in ("status", "metadata")}, metadata, fields])

@@ -1,4 +1,4 @@
-"""Calls to the API server: plain dictionaries in and out, typed errors, bounded connections and times."""
+"""Client of the API server: plain dictionaries in and out, typed errors, limited connections, a timeout for every call."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ PAGE_SIZE = 500
 TOTAL_SECONDS = 30.0
 CONNECTIONS = 32
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""Characters that JSON allows in a string and YAML only escaped."""
+"""Characters that JSON allows in a string and YAML only if escaped."""
 USER_AGENT = f"dflash-operator/{__version__}"
 
 Obj = dict[str, Any]
 
 
 class RequestObserver(Protocol):
-    """Told of each finished request; ``code`` is 0 when there was no answer."""
+    """Called after each request; ``code`` is 0 if there was no answer."""
 
     def __call__(self, verb: str, kind: str, code: int, seconds: float) -> None: ...
 
 
 def _unobserved(verb: str, kind: str, code: int, seconds: float) -> None:
-    """Nobody counts."""
+    """Ignores the request."""
 
 
 class Client:
-    """The official asynchronous dynamic client, narrowed to what an operator does.
+    """The official asynchronous dynamic client, reduced to the calls of the operator.
 
-    Every method raises a subclass of ``errors.ApiError``; none retries by itself, since each caller is a loop that comes again.
+    Every method raises a subclass of ``errors.ApiError``. None retries, because every caller is a loop that tries again.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Client:
         await self._api.close()
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj:
-        """One object; ``namespace`` None for a cluster-scoped kind."""
+        """Returns one object; ``namespace`` is None for a cluster-scoped kind."""
         return await self._call("get", kind, kind.path(namespace, name))
 
     async def pages(self, kind: Kind, namespace: str | None = None, *, selector: str | None = None) -> AsyncIterator[tuple[list[Obj], str]]:
-        """The collection page by page, each with the resourceVersion of the whole list; all namespaces when ``namespace`` is None.
+        """Yields the collection page by page, each with the resourceVersion of the whole list; ``namespace`` None means all namespaces.
 
-        Raises Gone when a continuation got too old: start again.
+        Raises Gone if a continue token has expired: list again from the start.
         """
         token: str | None = None
         while True:
@@ -94,23 +94,23 @@ class Client:
                 return
 
     async def create(self, kind: Kind, manifest: Mapping[str, Any]) -> Obj:
-        """POST. AlreadyExists when the name is taken.
+        """Sends a POST. Raises AlreadyExists if the name is taken.
 
-        Sent as YAML, because then the API server spells the stored JSON itself. ``ControllerRevision.data`` is kept, and compared for
-        immutability, byte by byte: stored with this client's blanks in it, a later patch of an annotation would count as a change of it.
+        The body is YAML, so that the API server encodes the stored JSON itself. It stores ``ControllerRevision.data`` byte by byte and
+        compares it for immutability: with this client's blanks in it, a later patch of an annotation would count as a change of the data.
         """
         path = kind.path(manifest["metadata"]["namespace"])
         text = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(manifest, ensure_ascii=False, default=dict))
         return await self._call("create", kind, path, body=text, content_type="application/yaml", field_manager=names.FIELD_MANAGER)
 
     async def replace(self, kind: Kind, manifest: Mapping[str, Any]) -> Obj:
-        """PUT; Conflict when the manifest's resourceVersion is not the current one."""
+        """Sends a PUT. Raises Conflict if the manifest's resourceVersion is not the current one."""
         metadata = manifest["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._call("update", kind, path, body=dict(manifest), field_manager=names.FIELD_MANAGER)
 
     async def apply(self, kind: Kind, manifest: Mapping[str, Any], *, force: bool = True, subresource: str | None = None) -> Obj:
-        """Server-side apply. A resourceVersion or uid in the manifest is a precondition: Conflict when it does not hold, force or not."""
+        """Sends a server-side apply. A resourceVersion or uid in the manifest is a precondition, even with force: else raises Conflict."""
         metadata = manifest["metadata"]
         return await self._call(
             "apply",
@@ -123,7 +123,7 @@ class Client:
         )
 
     async def merge_patch(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Obj:
-        """JSON merge patch. A ``metadata.resourceVersion`` in it is a precondition: Conflict when it does not hold."""
+        """Sends a JSON merge patch. A ``metadata.resourceVersion`` in it is a precondition: raises Conflict if it fails."""
         return await self._call(
             "patch",
             kind,
@@ -134,16 +134,16 @@ class Client:
         )
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, resource_version: str | None = None) -> Obj:
-        """Delete in the background, if it still is the object with this UID (and version).
+        """Deletes in the background if the object still has this UID (and version).
 
-        Returns the object (always while finalizers hold it) or a Status.
+        Returns the object (always while finalizers remain) or a Status.
         """
         preconditions = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", "preconditions": preconditions}
         return await self._call("delete", kind, kind.path(namespace, name), body=body)
 
     async def served(self, kinds: Iterable[Kind]) -> frozenset[Kind]:
-        """Those of the kinds that the API server serves now."""
+        """Returns the kinds that the API server serves now."""
         found: set[Kind] = set()
         for kind in kinds:
             try:

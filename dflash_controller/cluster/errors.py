@@ -1,4 +1,4 @@
-"""What can go wrong with a call to the API server, told apart by what the caller can do about it."""
+"""Errors of calls to the API server, distinguished by what the caller can do about them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 class ApiError(Exception):
-    """The API server refused or failed. ``code`` is the HTTP status, 0 when there was no answer; ``reason`` is metav1.Status.reason."""
+    """The API server refused a request or failed. ``code`` is the HTTP status, 0 without an answer; ``reason`` is metav1.Status.reason."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}" if code else message)
@@ -28,7 +28,7 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError):
-    """410: the continuation of a list is too old to go on."""
+    """410: the continue token of a list has expired."""
 
 
 class Forbidden(ApiError):
@@ -36,7 +36,7 @@ class Forbidden(ApiError):
 
 
 class Invalid(ApiError):
-    """400, 422, or an apply that does not fit the schema: the object is refused; sending it again cannot help."""
+    """400, 422, or an apply that violates the schema: the object is refused, and sending it again cannot help."""
 
 
 class Unavailable(ApiError):
@@ -48,7 +48,7 @@ class LostLeadership(Exception):
 
 
 class PlanConflict(Exception):
-    """The cluster is not what the plan was made for: drop the plan and make a new one."""
+    """The cluster has changed since the plan was made: drop the plan and make a new one."""
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -65,7 +65,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def error_of(code: int, body: str | None) -> ApiError:
-    """The error for an answer with this HTTP status; ``body`` is a metav1.Status or whatever a proxy put in its place."""
+    """Returns the error for an answer with this HTTP status; ``body`` is a metav1.Status or whatever a proxy sent instead."""
     reason, message = "", (body or "").strip()
     try:
         status = json.loads(message)

@@ -1,4 +1,4 @@
-"""Events about a DFlashDeployment: each told once an hour at most, across restarts too, and never in the way of the work."""
+"""Records events about a DFlashDeployment: each at most once an hour, also across restarts. A failure never blocks a reconcile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class EventRecorder:
-    """Posts core/v1 Events. ``clock`` gives monotonic seconds, ``now`` the time of day."""
+    """Creates core/v1 Events. ``clock`` returns monotonic seconds, ``now`` the time of day."""
 
     def __init__(self, client: Client, *, instance: str, clock: Callable[[], float], now: Callable[[], datetime.datetime]) -> None:
         self._client = client
@@ -31,17 +31,17 @@ class EventRecorder:
         self._now = now
         self._reported: dict[str, float] = {}
 
-    async def tell(self, event: Event, about: Mapping[str, Any]) -> bool:
-        """Post the event unless it was told within the hour. Returns whether it was posted; a failure is logged, not raised."""
+    async def record(self, event: Event, about: Mapping[str, Any]) -> bool:
+        """Creates the event unless it was recorded within the hour. Returns whether it was created; a failure is logged, not raised."""
         name = event_name(event, about)
         now = self._clock()
         if now - self._reported.get(name, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return False
-        self._reported = {told: at for told, at in self._reported.items() if now - at < REPEAT_SECONDS}
+        self._reported = {known: at for known, at in self._reported.items() if now - at < REPEAT_SECONDS}
         self._reported[name] = now
         namespace = about["metadata"]["namespace"]
         try:
-            if await self._stands(namespace, name):
+            if await self._exists(namespace, name):
                 return False
             await self._client.create(EVENT, self._manifest(name, event, about))
         except AlreadyExists:
@@ -52,8 +52,8 @@ class EventRecorder:
             return False
         return True
 
-    async def _stands(self, namespace: str, name: str) -> bool:
-        """Told before a restart: the API server keeps events for an hour, so that one that stands was told within it."""
+    async def _exists(self, namespace: str, name: str) -> bool:
+        """Returns whether the event was recorded before a restart: the API server keeps events for an hour."""
         try:
             await self._client.get(EVENT, namespace, name)
         except NotFound:
@@ -88,10 +88,10 @@ class EventRecorder:
 
 
 def event_name(event: Event, about: Mapping[str, Any]) -> str:
-    """The same words about the same object have the same name."""
+    """Returns the name of the event object: the same for the same message about the same object."""
     metadata = about["metadata"]
-    words = "\n".join((metadata["uid"], event.type, event.reason, event.message))
-    suffix = hashlib.sha256(words.encode()).hexdigest()[:16]
+    text = "\n".join((metadata["uid"], event.type, event.reason, event.message))
+    suffix = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{metadata['name'][: _NAME_LENGTH - 17]}.{suffix}"
 
 

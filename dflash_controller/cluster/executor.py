@@ -1,4 +1,4 @@
-"""Carries a plan out, write by write, and drops it at the first sign that the cluster is not what it was made for."""
+"""Carries out a plan write by write, and drops it as soon as the cluster differs from what the plan was made for."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What came of a plan."""
+    """The result of a plan."""
 
     writes: int = 0
     """Writes to children and to the status; events are not counted."""
     skipped: int = 0
-    """Applies that would have changed nothing."""
+    """Applies not sent because they would change nothing."""
     status_written: bool = False
     events: int = 0
     retry_after_s: float | None = None
-    """A write is held back because another manager keeps undoing it: look again then."""
+    """Seconds until a write that another manager keeps undoing may be tried again; None if there is none."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """One execution under way."""
+    """One execution in progress."""
 
     key: Key
     snapshot: Snapshot
     moved: dict[tuple[str, str], str]
-    """(uid, version the plan knew) to the version after the plan's own fenced write."""
+    """Maps (uid, version the plan knew) to the version after the plan's own fenced write."""
     result: ExecutionResult
 
 
 class Executor:
-    """Writes for one process. ``still_leader`` is asked before each write: a process that was paused never goes on with an old plan."""
+    """Carries out plans. It calls ``still_leader`` before each write, so that a process that was paused never continues an old plan."""
 
     def __init__(
         self, client: Client, store: Store, events: EventRecorder, *, still_leader: Callable[[], bool], clock: Callable[[], float]
@@ -61,11 +61,11 @@ class Executor:
         self._futile_status: dict[Key, str] = {}
 
     async def execute(self, plan: Plan, snapshot: Snapshot) -> ExecutionResult:
-        """Steps in order, then the status.
+        """Carries out the steps in order, then writes the status.
 
-        Raises PlanConflict when a precondition does not hold (the store has been corrected by then: plan again), LostLeadership before
-        a write that is no longer allowed, ApiError when a write is refused or not answered, and ValueError when a plan that takes
-        something away was made from a snapshot not read live.
+        Raises PlanConflict if a precondition fails (the store is up to date then: plan again), LostLeadership before a write that is no
+        longer allowed, ApiError if a write is refused or not answered, and ValueError if a plan with an irreversible step was made from a
+        snapshot not read live.
         """
         if plan.irreversible and not snapshot.live:
             raise ValueError("a plan with an irreversible step needs a snapshot read live")
@@ -77,7 +77,7 @@ class Executor:
         return run.result
 
     def prune(self) -> None:
-        """Forget what was remembered of objects that are gone."""
+        """Forgets objects that are gone."""
         self._memory.prune(lambda identity: self._store.version(identity) is not None)
         alive = self._store.keys()
         self._futile_status = {key: shown for key, shown in self._futile_status.items() if key in alive}
@@ -96,7 +96,7 @@ class Executor:
             case Delete(ref):
                 await self._delete(ref, run)
             case Event():
-                await self._tell(step, run)
+                await self._record_event(step, run)
             case _:
                 assert_never(step)
 
@@ -117,32 +117,34 @@ class Executor:
         if step.fence is None:
             await self._require_free(identity, run)
         live = self._live(identity, run) if step.fence else None
-        verdict = self._memory.judge(identity, step.manifest, live)
-        if verdict.retry_after_s is not None:
+        decision = self._memory.decide(identity, step.manifest, live)
+        if decision.retry_after_s is not None:
             held = run.result.retry_after_s
-            run.result = replace(run.result, retry_after_s=min(verdict.retry_after_s, held) if held is not None else verdict.retry_after_s)
-        if not verdict.send:
+            run.result = replace(
+                run.result, retry_after_s=min(decision.retry_after_s, held) if held is not None else decision.retry_after_s
+            )
+        if not decision.send:
             run.result = replace(run.result, skipped=run.result.skipped + 1)
             return
-        opponents = await self._opponents(identity, verdict)
+        managers = await self._conflicting_managers(identity, decision)
         body = self._fenced_manifest(step, run)
-        # Without force an apply meant to create gives way to an object that appeared under the name in between.
+        # Without force, an apply meant to create does not overwrite an object that appeared under the name in the meantime.
         after = await self._write(kind, identity[1], identity[2], run, self._client.apply, kind, body, force=step.fence is not None)
         self._memory.applied(identity, step.manifest, live, after)
         if step.fence and step.fenced:
             self._moved(step.fence, after, run)
-        if verdict.conflict:
-            await self._tell(_conflict_event(identity, verdict.conflict, opponents), run)
+        if decision.conflict:
+            await self._record_event(_conflict_event(identity, decision.conflict, managers), run)
 
     def _fenced_manifest(self, step: Apply, run: _Run) -> Obj:
         if step.fence is None:
             return dict(step.manifest)
-        # The UID turns "deleted in the meantime" into a conflict, where a plain apply would create the object anew.
+        # With the UID, an object deleted in the meantime gives a conflict; a plain apply would create it anew.
         fence = {"uid": step.fence.uid} | ({"resourceVersion": self._fence(step.fence, run)} if step.fenced else {})
         return {**step.manifest, "metadata": {**step.manifest["metadata"], **fence}}
 
     async def _require_free(self, identity: Identity, run: _Run) -> None:
-        """The plan found nothing under this name among the labelled children; somebody else's object may hold it all the same."""
+        """Raises PlanConflict if the name is taken. The plan saw only labelled children; another object may still have the name."""
         try:
             holder = await self._client.get(*identity)
         except NotFound:
@@ -190,19 +192,19 @@ class Executor:
             self._futile_status.pop(run.key, None)
         run.result = replace(run.result, status_written=True)
 
-    async def _tell(self, event: Event, run: _Run) -> None:
+    async def _record_event(self, event: Event, run: _Run) -> None:
         if run.snapshot.deployment is None:
             return
         self._require_leadership()
-        if await self._events.tell(event, run.snapshot.deployment):
+        if await self._events.record(event, run.snapshot.deployment):
             run.result = replace(run.result, events=run.result.events + 1)
 
-    async def _opponents(self, identity: Identity, verdict: ApplyDecision) -> tuple[str, ...]:
-        """Who holds the fields now; the store keeps only the operator's own bookkeeping, so ask."""
-        if not verdict.conflict:
+    async def _conflicting_managers(self, identity: Identity, decision: ApplyDecision) -> tuple[str, ...]:
+        """Returns the managers that own the fields now. It reads the object, because the store keeps only the operator's managedFields."""
+        if not decision.conflict:
             return ()
         try:
-            return other_managers(await self._client.get(*identity), verdict.conflict)
+            return other_managers(await self._client.get(*identity), decision.conflict)
         except NotFound:
             return ()
 
@@ -218,7 +220,7 @@ class Executor:
         return after
 
     def _wrote(self, what: str, kind: Kind, name: str, run: _Run) -> None:
-        """The trail by which a person finds out what was done to one deployment."""
+        """Logs and counts a write, so that people can see what was done to a deployment."""
         log.info("%s: %s %s %s", run.key, what, kind.name, name, extra={"deployment": str(run.key)})
         run.result = replace(run.result, writes=run.result.writes + 1)
 
@@ -231,7 +233,7 @@ class Executor:
             raise LostLeadership("the Lease was not renewed in time")
 
     async def _conflict(self, identity: Identity, error: Conflict | NotFound, run: _Run) -> PlanConflict:
-        """Correct the store, so that the next plan starts from what is there even if the watch lags."""
+        """Updates the store, so that the next plan starts from the current object even if the watch lags."""
         log.info("plan for %s dropped: %s %s/%s: %s", run.key, identity[0].name, identity[1], identity[2], error)
         if isinstance(error, AlreadyExists) or not isinstance(error, NotFound):
             try:
@@ -252,11 +254,11 @@ class Executor:
             self._store.claim(run.key, identity[0], obj)
 
     def _live(self, identity: Identity, run: _Run) -> Object | None:
-        """The object as last seen: a child by its label, or one without our label that the plan has just been allowed to take over."""
+        """Returns the object as last seen: a labelled child, or an object without our label that the plan has just claimed."""
         return self._store.get(identity) or self._store.claimed(run.key, identity)
 
     def _fence(self, ref: Ref, run: _Run) -> str:
-        """The version to demand: the plan's, moved on by the plan's own writes to the same object."""
+        """Returns the version to require: the plan's, or the one after the plan's own write to the same object."""
         return run.moved.get((ref.uid, ref.resource_version), ref.resource_version)
 
     def _moved(self, ref: Ref, after: Obj, run: _Run) -> None:
@@ -264,17 +266,17 @@ class Executor:
 
 
 def _same(rendered: Any, live: Any) -> bool:
-    """Whether two statuses say the same; None and emptiness are how absence may be rendered."""
+    """Returns whether two statuses are equal; None and empty parts equal absent ones."""
     return bool(compact(rendered) == compact(live))
 
 
-def _conflict_event(identity: Identity, fields: tuple[Path, ...], opponents: tuple[str, ...]) -> Event:
+def _conflict_event(identity: Identity, fields: tuple[Path, ...], managers: tuple[str, ...]) -> Event:
     kind, _, name = identity
-    who = f"field manager {opponents[0]}" if opponents else "another writer"
+    who = f"field manager {managers[0]}" if managers else "another writer"
     what = ", ".join(readable(path) for path in fields[:3])
     return Event(
         type="Warning",
         reason=Reason.FIELD_FIGHT.value,
-        message=f"{kind.name} {name}: {who} keeps changing {what}; it has been put back and will be less and less often. "
-        f"Stop that writer or leave the field to it",
+        message=f"{kind.name} {name}: {who} keeps changing {what}. The operator resets it with growing delays. "
+        f"Configure that writer to leave the field alone",
     )

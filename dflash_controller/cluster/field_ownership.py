@@ -1,9 +1,8 @@
-"""Whether an object still is what was applied: the manifest held against the live object and the fields the API server says are ours.
+"""Detects whether a live object still matches the applied manifest, from its values and the fields that the operator owns.
 
-The API server keeps, per field manager, the tree of fields it applied (``metadata.managedFields[].fieldsV1``). That tree tells more than
-the values do: a field somebody else changed is no longer ours, and its shape says which lists are keyed (``k:``), which are sets (``v:``)
-and which are one atomic value, for built-in kinds and custom resources alike. So no table of merge keys is needed, and a field no longer
-rendered is found too.
+The API server keeps, per field manager, the tree of fields it applied (``metadata.managedFields[].fieldsV1``). A field that somebody else
+changed is no longer in the operator's tree. The tree also shows which lists are keyed (``k:``), which are sets (``v:``) and which are one
+atomic value, for built-in kinds and custom resources alike. So no table of merge keys is needed, and fields no longer rendered are found.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dflash_controller.api import names
 from dflash_controller.api.quantity import canonical_quantity
 
 Path = tuple[str, ...]
-"""Segments as in fieldsV1: ``f:spec``, ``f:containers``, ``k:{"name":"engine"}``."""
+"""Segments of fieldsV1: ``f:spec``, ``f:containers``, ``k:{"name":"engine"}``."""
 
 Tree = Mapping[str, Any]
 
@@ -28,9 +27,9 @@ _QUANTITY_FIELDS = {"sizeLimit", "divisor"}
 
 
 def drift(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> list[Path]:
-    """The fields in which ``live`` is not what applying ``manifest`` would leave; empty when applying would change nothing.
+    """Returns the fields that applying ``manifest`` would change in ``live``; empty if none.
 
-    A field differs when its value does, when it is not (any more) the operator's, or when it is the operator's and no longer rendered.
+    A field differs if its value differs, if the operator does not own it (any more), or if the operator owns it and no longer renders it.
     """
     owned = owned_fields(live, names.FIELD_MANAGER)
     rendered = {field: value for field, value in manifest.items() if field not in _UNMANAGED}
@@ -41,7 +40,7 @@ def drift(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> list[Path]:
 
 
 def owned_fields(obj: Mapping[str, Any], manager: str) -> Tree:
-    """The fields this manager applied to the object itself (not to a subresource); empty when there are none."""
+    """Returns the fields this manager applied to the object itself (not to a subresource); empty if there are none."""
     for entry in obj["metadata"].get("managedFields") or ():
         if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
             fields: Tree = entry.get("fieldsV1") or {}
@@ -50,18 +49,18 @@ def owned_fields(obj: Mapping[str, Any], manager: str) -> Tree:
 
 
 def other_managers(obj: Mapping[str, Any], paths: Iterable[Path]) -> tuple[str, ...]:
-    """Managers other than the operator that hold one of the fields, the latest writer first. ``obj`` must carry all its managedFields."""
-    wanted = tuple(paths)
+    """Returns the other managers that own one of the fields, the latest writer first. ``obj`` must have all its managedFields."""
+    fields = tuple(paths)
     holders = [
         (entry.get("time") or "", str(entry.get("manager") or "unknown"))
         for entry in obj["metadata"].get("managedFields") or ()
-        if entry.get("manager") != names.FIELD_MANAGER and any(_holds(entry.get("fieldsV1") or {}, path) for path in wanted)
+        if entry.get("manager") != names.FIELD_MANAGER and any(_holds(entry.get("fieldsV1") or {}, path) for path in fields)
     ]
     return tuple(dict.fromkeys(manager for _, manager in sorted(holders, reverse=True)))
 
 
 def readable(path: Path) -> str:
-    """The path as a user would write it: ``spec.template.spec.containers[name=engine].image``."""
+    """Returns the path as a user would write it: ``spec.template.spec.containers[name=engine].image``."""
     text = ""
     for segment in path:
         tag, _, rest = segment.partition(":")
@@ -75,7 +74,7 @@ def readable(path: Path) -> str:
 
 
 def equal_leaf(rendered: Any, live: Any, path: Path = ()) -> bool:
-    """Whether an atomic value is what was rendered: maps may carry defaults too, lists agree item by item, quantities as numbers."""
+    """Returns whether an atomic value equals the rendered one. Maps may have defaults too; quantities are compared as numbers."""
     if isinstance(rendered, Mapping):
         return isinstance(live, Mapping) and all(
             equal_leaf(value, live.get(field), (*path, f"f:{field}")) for field, value in rendered.items() if value is not None
@@ -94,22 +93,22 @@ def _compare(rendered: Any, live: Any, owned: Tree, path: Path, found: list[Path
     elif _is_list(rendered) and any(segment.startswith("k:") for segment in children):
         _compare_keyed(rendered, live if _is_list(live) else [], owned, path, found)
     elif _is_list(rendered) and any(segment.startswith("v:") for segment in children):
-        wanted = {f"v:{json.dumps(value)}" for value in rendered}
-        if wanted != set(children) or not _is_list(live) or any(value not in live for value in rendered):
+        desired = {f"v:{json.dumps(value)}" for value in rendered}
+        if desired != set(children) or not _is_list(live) or any(value not in live for value in rendered):
             found.append(path)
     elif not equal_leaf(rendered, live, path):
         found.append(path)
 
 
 def _compare_map(rendered: Mapping[str, Any], live: Mapping[str, Any], owned: Tree, path: Path, found: list[Path]) -> None:
-    wanted = {f"f:{field}": value for field, value in rendered.items() if value is not None}
-    for segment, value in wanted.items():
+    desired = {f"f:{field}": value for field, value in rendered.items() if value is not None}
+    for segment, value in desired.items():
         here = (*path, segment)
         if segment in owned:
             _compare(value, live.get(segment[2:]), owned[segment], here, found)
         else:
             found.append(here)
-    found += [(*path, segment) for segment in owned if segment.startswith("f:") and segment not in wanted]
+    found += [(*path, segment) for segment in owned if segment.startswith("f:") and segment not in desired]
 
 
 def _compare_keyed(rendered: Sequence[Any], live: Sequence[Any], owned: Tree, path: Path, found: list[Path]) -> None:
@@ -135,7 +134,7 @@ def _holds(tree: Tree, path: Path) -> bool:
 
 
 def _has_key(item: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
-    """A key field the manifest leaves out (a port's protocol) is filled in by the API server."""
+    """Returns whether an item has this key. The API server fills in key fields that the manifest omits (a port's protocol)."""
     return all(item.get(field, value) == value for field, value in key.items())
 
 

@@ -1,4 +1,4 @@
-"""The kinds of object the operator reads and writes, and where the API server keeps them."""
+"""The kinds of object the operator reads and writes, and their URL paths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """URL path of the collection, of one object, or of its subresource. ``namespace`` None: all of them, or a cluster-scoped kind."""
+        """Returns the URL path of the collection, an object or its subresource. ``namespace`` None: all, or a cluster-scoped kind."""
         parts = ["", "apis" if self.group else "api", self.api_version]
         if namespace is not None:
             parts += ["namespaces", namespace]
@@ -68,7 +68,7 @@ CHILDREN = (
     SERVICE_ACCOUNT,
     POD_MONITOR,
 )
-"""What belongs to a DFlashDeployment; each carries the label ``serving.dflash.io/deployment``, by which alone it is found."""
+"""Children of a DFlashDeployment, found only by their label ``serving.dflash.io/deployment``."""
 
 STORED = (DFLASH_DEPLOYMENT, *CHILDREN)
 WORKLOADS = (DEPLOYMENT, LEADER_WORKER_SET)
@@ -79,12 +79,12 @@ _BY_TYPE = {(kind.api_version, kind.name): kind for kind in (*STORED, EVENT, LEA
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:
-    """The kind of a manifest. ValueError for one the operator does not handle."""
+    """Returns the kind of a manifest. Raises ValueError for one the operator does not handle."""
     return find_kind(str(manifest.get("apiVersion", "")), str(manifest.get("kind", "")))
 
 
 def find_kind(api_version: str, name: str) -> Kind:
-    """The kind with this API version and name. ValueError for one the operator does not handle."""
+    """Returns the kind with this API version and name. Raises ValueError for one the operator does not handle."""
     try:
         return _BY_TYPE[api_version, name]
     except KeyError:
@@ -92,5 +92,5 @@ def find_kind(api_version: str, name: str) -> Kind:
 
 
 def selector_of(deployment: str) -> str:
-    """Label selector of one DFlashDeployment's children."""
+    """Returns the label selector of one DFlashDeployment's children."""
     return f"{names.LABEL_DEPLOYMENT}={deployment}"

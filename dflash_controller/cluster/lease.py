@@ -1,8 +1,8 @@
 """Leader election on a coordination.k8s.io/v1 Lease.
 
-Whether another holder's lease has run out is judged by how long *this* process has seen it unchanged, never by comparing the clocks of
-two machines. Whether this process still leads is judged by its own monotonic clock: it stops calling itself the leader
-``renew_deadline_s`` after it began its last successful renewal, which is earlier than anybody else may take over.
+Another holder's lease has expired when *this* process has seen it unchanged for its duration; clocks of two machines are never compared.
+By its own monotonic clock, this process stops being the leader ``renew_deadline_s`` after it began its last successful renewal, which is
+earlier than any other process may take over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds. Others wait ``duration_s`` without a change before they take over; the holder gives up after ``renew_deadline_s``."""
+    """Times in seconds. Others take over after ``duration_s`` without a change; the holder stops leading after ``renew_deadline_s``."""
 
     duration_s: float = 15.0
     renew_deadline_s: float = 10.0
@@ -37,12 +37,12 @@ class LeaseTiming:
 
     @property
     def request_s(self) -> float:
-        """Time limit of one request, short of the retry period: the ``Client`` given to the elector must not wait longer."""
+        """Timeout of one request, less than the retry period. The ``Client`` given to the elector must not wait longer."""
         return self.retry_period_s * 0.9
 
 
 class Elector:
-    """One candidate. ``acquire``, then ``hold`` until it returns (leadership lost) or is cancelled, then ``release``."""
+    """A candidate for leadership. Call ``acquire``, then ``hold`` until it returns (leadership lost) or is cancelled, then ``release``."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Elector:
         return self._renewed_at is not None and self._clock() < self._renewed_at + self._timing.renew_deadline_s
 
     def silent(self) -> str | None:
-        """A readiness check: what is wrong when the API server has not answered for two lease durations, else None."""
+        """Readiness check: returns a message if the API server has not answered for two lease durations, else None."""
         if self._answered_at is None:
             return "no answer yet"
         age = self._clock() - self._answered_at
         return f"no answer for {age:.0f} s" if age > 2 * self._timing.duration_s else None
 
     async def acquire(self) -> None:
-        """Wait until this process is the leader. Failures of the API server are waited out."""
+        """Waits until this process is the leader. Failures of the API server are retried."""
         log.info("waiting for the lease %s/%s as %s", self._namespace, self._name, self._identity)
         while True:
             if await self._attempt():
@@ -89,7 +89,7 @@ class Elector:
         log.info("leading: %s holds the lease %s/%s", self._identity, self._namespace, self._name)
 
     async def hold(self) -> None:
-        """Renew until leadership is lost, and return then. A lease not renewed in time is not taken up again, even if it still is ours."""
+        """Renews the lease and returns when leadership is lost. A lease not renewed in time is never resumed, even if nobody took it."""
         while True:
             await asyncio.sleep(self._timing.retry_period_s)
             if not self.is_leader():
@@ -101,22 +101,22 @@ class Elector:
         self._renewed_at = None
 
     async def release(self) -> None:
-        """Give the lease away at once, so that a standby need not wait for it to run out."""
+        """Releases the lease at once, so that a standby need not wait for it to expire."""
         if self._renewed_at is None:
             return
         self._renewed_at = None
         try:
-            # Read first: a renewal cancelled on its way may have arrived.
+            # Read first: a cancelled renewal may have reached the API server.
             await self._read()
             if self._lease is None or self._holder() != self._identity:
                 return
             spec = self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time(self._now())}
             await self._client.replace(LEASE, self._lease | {"spec": spec})
         except ApiError as error:
-            log.warning("the lease %s/%s could not be released and has to run out: %s", self._namespace, self._name, error)
+            log.warning("the lease %s/%s could not be released; it will expire: %s", self._namespace, self._name, error)
 
     async def _attempt(self) -> bool:
-        """Take or renew the lease if that is allowed. Whether it is ours now."""
+        """Takes or renews the lease if that is allowed. Returns whether this process holds it now."""
         try:
             if self._lease is None or self._holder() != self._identity:
                 await self._read()
@@ -174,7 +174,7 @@ class Elector:
         return holder or None
 
     def _allowed(self) -> bool:
-        """The lease is ours, nobody's, or has been seen unchanged for as long as its holder promised to renew it."""
+        """Returns whether this process may take the lease: it is its own, nobody's, or was unchanged for the holder's lease duration."""
         if self._holder() in (None, self._identity) or self._lease is None:
             return True
         promised = float((self._lease.get("spec") or {}).get("leaseDurationSeconds") or self._timing.duration_s)
@@ -182,20 +182,20 @@ class Elector:
 
 
 class SoleCandidate:
-    """In place of an Elector where exactly one process runs: it always leads."""
+    """Replaces an Elector where exactly one process runs: it always leads."""
 
     def is_leader(self) -> bool:
         return True
 
     async def acquire(self) -> None:
-        """Nobody to wait for."""
+        """Returns at once."""
 
     async def hold(self) -> None:
-        """Until cancelled."""
+        """Waits until cancelled."""
         await asyncio.Event().wait()
 
     async def release(self) -> None:
-        """Nothing to give away."""
+        """Does nothing."""
 
 
 def _micro_time(moment: datetime.datetime) -> str:

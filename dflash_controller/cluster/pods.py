@@ -1,4 +1,4 @@
-"""The door of the store for pods: from a pod as the API server sends it to the few fields that decisions read."""
+"""Reduces a pod, before it enters the store, to the few fields that decisions read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_controller.model.snapshot import Pod
 
 
 def project(pod: Mapping[str, Any]) -> Pod:
-    """What decisions read of a v1 Pod."""
+    """Returns the fields of a v1 Pod that decisions read."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -39,7 +39,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
 
 
 def _since(condition: Mapping[str, Any], status: str) -> datetime | None:
-    """Since when the condition has had this status; None where it has another one, or does not tell."""
+    """Returns since when the condition has had this status; None if it has another status or no transition time."""
     changed = condition.get("lastTransitionTime")
     return datetime.fromisoformat(changed) if changed and condition.get("status") == status else None
 
@@ -54,7 +54,7 @@ def _waiting_reason(containers: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def _failure(containers: Iterable[Mapping[str, Any]]) -> str | None:
-    """Message of the container that failed last; a container that cannot start at all (its image, its configuration) goes before."""
+    """Returns the message of the container that failed last. A container that cannot start (image, configuration) takes precedence."""
     ends: list[tuple[str, str]] = []
     for container in containers:
         state, last = container.get("state") or {}, container.get("lastState") or {}

@@ -1,4 +1,4 @@
-"""Authoritative reads: the whole cluster for the store at start and every few minutes, one deployment before something irreversible."""
+"""Reads from the API server: everything at start and every few minutes, one deployment before an irreversible step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a node looked like at a time of the clock."""
+    """State of a node at a time of the clock."""
 
     dead: bool
     at: float
 
 
 class Reader:
-    """Fills the store from lists. ``namespaces`` limits what is read; empty means the whole cluster. ``clock`` gives monotonic seconds."""
+    """Fills the store from lists. ``namespaces`` limits what is read; empty: the whole cluster. ``clock`` returns monotonic seconds."""
 
     def __init__(
         self, client: Client, store: Store, namespaces: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
@@ -41,30 +41,30 @@ class Reader:
         self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
 
     async def discover(self) -> frozenset[Kind]:
-        """Ask which optional kinds are served now, and remember it in the store."""
+        """Finds out which optional kinds the API server serves now, and sets them in the store."""
         served = await self._client.served(kind for kind in kinds.STORED if kind.optional)
         self._store.served = served | {kind for kind in kinds.STORED if not kind.optional}
         return served
 
     async def resync(self) -> frozenset[Key]:
-        """List every kind anew, one after the other. Returns the deployments for which the store had missed something."""
+        """Lists every kind, one after the other. Returns the deployments for which the store had missed something."""
         await self.discover()
         changed: set[Key] = set()
         for kind in kinds.STORED:
             for namespace in self._scopes:
                 changed |= await self.relist(kind, namespace)
         for key in sorted(self._store.keys()):
-            await self._look_at_claims(key)
+            await self._refresh_claims(key)
         return frozenset(changed)
 
     async def refresh(self, key: Key) -> Snapshot:
-        """Read one deployment and its children from the API server (consistent reads, past every cache), through the store."""
+        """Reads one deployment and its children from the API server (consistent reads, no cache) and updates the store."""
         served = [kind for kind in kinds.CHILDREN if kind in self._store.served]
-        await asyncio.gather(self._refresh_deployment(key), self._look_at_claims(key), *(self._refresh_kind(kind, key) for kind in served))
+        await asyncio.gather(self._refresh_deployment(key), self._refresh_claims(key), *(self._refresh_kind(kind, key) for kind in served))
         return await self.with_dead_nodes(self._store.snapshot(key, live=True))
 
     async def with_dead_nodes(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with ``dead_nodes`` filled in. Asks the API server only about nodes of terminating pods: usually none."""
+        """Returns the snapshot with ``dead_nodes`` set. It reads only the nodes of terminating pods: usually none."""
         nodes = sorted({pod.node for pod in snapshot.pods if pod.terminating and pod.node is not None})
         if not nodes:
             return snapshot
@@ -72,11 +72,11 @@ class Reader:
         return replace(snapshot, dead_nodes=frozenset(node for node, gone in zip(nodes, dead, strict=True) if gone))
 
     async def dead_nodes(self, key: Key) -> frozenset[str]:
-        """Nodes of the deployment's terminating pods, as the store knows them, that are gone or not Ready."""
+        """Returns the nodes of the deployment's terminating pods, as the store knows them, that are gone or not Ready."""
         return (await self.with_dead_nodes(self._store.snapshot(key))).dead_nodes
 
     async def relist(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
-        """List one kind anew, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something."""
+        """Lists one kind, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something."""
         if kind not in self._store.served:
             return self._store.replace(kind, (), self._store.newest(kind), namespace=namespace)
         selector = None if kind is kinds.DFLASH_DEPLOYMENT else kinds.CHILD_SELECTOR
@@ -84,7 +84,7 @@ class Reader:
         return self._store.replace(kind, entries, version, namespace=namespace)
 
     async def _is_dead(self, node: str) -> bool:
-        """Remembered for NODE_SECONDS. A node that cannot be asked about is taken to live: its pods go on counting."""
+        """Returns whether a node is gone or not Ready, cached for NODE_SECONDS. A node that cannot be read counts as alive."""
         now = self._clock()
         self._nodes = {name: seen for name, seen in self._nodes.items() if now - seen.at < NODE_SECONDS}
         if (seen := self._nodes.get(node)) is not None:
@@ -95,7 +95,7 @@ class Reader:
         except NotFound:
             dead = True
         except ApiError as error:
-            log.warning("node %s is taken to live: %s", node, error)
+            log.warning("node %s could not be read and counts as alive: %s", node, error)
             dead = False
         self._nodes[node] = _Seen(dead, now)
         return dead
@@ -113,8 +113,8 @@ class Reader:
             if known is not None:
                 self._store.forget(identity, known)
 
-    async def _look_at_claims(self, key: Key) -> None:
-        """Objects without our label are not watched."""
+    async def _refresh_claims(self, key: Key) -> None:
+        """Reads the claimed objects, because objects without our label are not watched."""
         for identity in self._store.claims(key):
             try:
                 holder = await self._client.get(*identity)
@@ -126,7 +126,7 @@ class Reader:
                 self._store.claim(key, identity[0], holder)
 
     async def _entries(self, kind: Kind, namespace: str | None, selector: str | None) -> tuple[list[Entry], int]:
-        """The list, projected page by page: a whole list of pods would not fit the operator's memory limit."""
+        """Returns the list, reduced page by page: a whole list of pods would exceed the operator's memory limit."""
         for last_try in (False, True):
             try:
                 entries: list[Entry] = []

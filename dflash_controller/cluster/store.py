@@ -1,6 +1,6 @@
-"""The operator's picture of the cluster: fed by watches, by every answer to a write, and by lists that say what is gone.
+"""The operator's cache of the cluster: updated by watches, by the answer to every write, and by lists, which show what is gone.
 
-Not safe for threads: everything happens on one event loop.
+Not thread-safe: everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Entry:
 
     identity: Identity
     key: Key | None
-    """The DFlashDeployment it is or belongs to by label; None: of no interest."""
+    """The DFlashDeployment it is, or belongs to by label; None if neither."""
     version: int
     object: Object | Pod
 
     @classmethod
     def of(cls, kind: Kind, obj: Mapping[str, Any]) -> Entry:
-        """Keep of ``obj`` what decisions read: a pod is projected, any other object loses what other managers' bookkeeping holds."""
+        """Returns the part of ``obj`` that decisions read: a pod is projected, any other object loses other managers' managedFields."""
         metadata = obj["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         if kind is kinds.DFLASH_DEPLOYMENT:
@@ -48,8 +48,8 @@ class Entry:
 class Store:
     """Objects by kind, namespace and name, indexed by the DFlashDeployment they belong to.
 
-    A version never goes backwards: an object older than what is known, or than the deletion that is known, is ignored.
-    resourceVersions of one kind are ordered numbers (guaranteed by conforming API servers since Kubernetes 1.35, true of etcd before).
+    A version never goes backwards: an object older than the known one, or than its known deletion, is ignored. resourceVersions of one kind
+    are ordered numbers (guaranteed by conforming API servers since Kubernetes 1.35, true of etcd before).
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class Store:
         """Kinds the API server serves, as last discovered."""
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
-        """Take in an object. Returns the deployments for which something changed that a decision could depend on."""
+        """Stores an object. Returns the deployments for which something changed that a decision could depend on."""
         return self.admit(Entry.of(kind, obj))
 
     def admit(self, entry: Entry) -> frozenset[Key]:
-        """As ``put``, for an object already projected."""
+        """Does the same as ``put`` for an object already reduced to an entry."""
         identity = entry.identity
         known = self._entries.get(identity)
         floor = max(self._tombstones.get(identity, 0), 0 if known else self._listed_version(identity))
@@ -84,12 +84,12 @@ class Store:
         return moved | {entry.key}
 
     def remove(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
-        """Take in a deletion; ``obj`` is the last state with the version of the deletion. Returns the deployments concerned."""
+        """Records a deletion; ``obj`` is the last state with the version of the deletion. Returns the deployments concerned."""
         metadata = obj["metadata"]
         return self.forget((kind, metadata["namespace"], metadata["name"]), int(metadata["resourceVersion"]))
 
     def forget(self, identity: Identity, version: int) -> frozenset[Key]:
-        """The object was gone at this version, unless a newer one is known."""
+        """Removes an object that was gone at this version, unless a newer one is known. Returns the deployments concerned."""
         known = self._entries.get(identity)
         if known and known.version > version:
             return _NOBODY
@@ -99,9 +99,9 @@ class Store:
     def replace(
         self, kind: Kind, entries: Iterable[Entry], list_version: int, *, namespace: str | None = None, key: Key | None = None
     ) -> frozenset[Key]:
-        """Take in a complete list as of ``list_version``: of the cluster, of one ``namespace``, or of one ``key``'s children.
+        """Stores a complete list as of ``list_version``: of the cluster, of one ``namespace``, or of one ``key``'s children.
 
-        What is known, in the list's scope, not in it and not newer than it, is gone.
+        A known object in the list's scope that is neither in the list nor newer than it is removed. Returns the deployments concerned.
         """
         changed: set[Key] = set()
         seen: set[Identity] = set()
@@ -126,47 +126,47 @@ class Store:
         return frozenset(changed)
 
     def claim(self, key: Key, kind: Kind, obj: Mapping[str, Any]) -> None:
-        """Remember an object that holds a name ``key`` needs without carrying its label. It is not watched: look again."""
+        """Remembers an object without our label that has a name ``key`` needs. It is not watched and must be read again."""
         metadata = obj["metadata"]
         self._claims.setdefault(key, {})[kind, metadata["namespace"], metadata["name"]] = _trimmed(obj)
 
     def unclaim(self, key: Key, identity: Identity) -> None:
-        """The name is free, or the object has become a child."""
+        """Forgets a claim: the name is free, or the object has become a child."""
         self._claims.get(key, {}).pop(identity, None)
 
     def claims(self, key: Key) -> tuple[Identity, ...]:
-        """Names that ``key`` needs and others hold."""
+        """Returns the objects of others whose names ``key`` needs."""
         return tuple(self._claims.get(key, ()))
 
     def get(self, identity: Identity) -> Object | None:
-        """The object as last seen; None when it is not known, and for pods, of which only the projection is kept."""
+        """Returns the object as last seen; None if it is not known, and for pods, of which only a projection is kept."""
         entry = self._entries.get(identity)
         return None if entry is None or isinstance(entry.object, Pod) else entry.object
 
     def newest(self, kind: Kind) -> int:
-        """The highest version known among objects of this kind; 0 when there are none."""
+        """Returns the highest known version among objects of this kind; 0 if there are none."""
         return max((entry.version for identity, entry in self._entries.items() if identity[0] is kind), default=0)
 
     def version(self, identity: Identity) -> int | None:
-        """The version last seen; None when the object is not known."""
+        """Returns the version last seen; None if the object is not known."""
         entry = self._entries.get(identity)
         return entry.version if entry else None
 
     def belongs(self, identity: Identity) -> Key | None:
-        """The deployment whose child the object is by its label."""
+        """Returns the deployment whose child the object is by its label."""
         entry = self._entries.get(identity)
         return entry.key if entry else None
 
     def claimed(self, key: Key, identity: Identity) -> Object | None:
-        """The object that holds a name ``key`` needs without carrying its label."""
+        """Returns the object without our label that has a name ``key`` needs."""
         return self._claims.get(key, {}).get(identity)
 
     def keys(self) -> frozenset[Key]:
-        """Every DFlashDeployment that exists or has left children behind."""
+        """Returns every DFlashDeployment that exists or has left children behind."""
         return frozenset(key for key, members in self._members.items() if members)
 
     def revisions(self) -> tuple[Object, ...]:
-        """The ControllerRevisions of every deployment."""
+        """Returns the ControllerRevisions of every deployment."""
         return tuple(
             entry.object
             for identity, entry in self._entries.items()
@@ -174,7 +174,7 @@ class Store:
         )
 
     def snapshot(self, key: Key, *, live: bool = False) -> Snapshot:
-        """One deployment with its children and with what holds a name it needs, in the order of their names."""
+        """Returns one deployment with its children and with objects that have a name it needs, sorted by kind and name."""
         found: dict[Literal["self", "revision", "workload", "other"], list[Object]] = {
             "self": [],
             "revision": [],
@@ -204,13 +204,13 @@ class Store:
         )
 
     def pods(self) -> Iterable[tuple[Key, Pod]]:
-        """Every pod with the deployment it belongs to."""
+        """Yields every pod with the deployment it belongs to."""
         for entry in self._entries.values():
             if isinstance(entry.object, Pod) and entry.key is not None:
                 yield entry.key, entry.object
 
     def _listed_version(self, identity: Identity) -> int:
-        """An object unknown and not newer than the last complete list was missing there: it is gone, and this is old news."""
+        """Returns the version of the last complete list. An unknown object not newer than it was missing there, so it is gone."""
         kind, namespace, _ = identity
         return max(self._listed.get((kind, None), 0), self._listed.get((kind, namespace), 0))
 
@@ -240,10 +240,10 @@ _BOOKKEEPING = ("resourceVersion", "managedFields")
 
 
 def _matters(known: Entry, entry: Entry) -> bool:
-    """Whether a decision could depend on the difference. The status of a DFlashDeployment is the operator's own word, and no news to it."""
+    """Returns whether a decision could depend on the difference. The status of a DFlashDeployment does not count: the operator wrote it."""
     old, new = known.object, entry.object
     if isinstance(old, Pod) or isinstance(new, Pod):
-        # The node is of interest once the pod is Ready, failed or terminating, which is news by itself; being scheduled is none.
+        # The node matters once the pod is Ready, failed or terminating, and each of these is a change by itself; being scheduled is not.
         return not (
             isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version, node=new.node) == new
         )

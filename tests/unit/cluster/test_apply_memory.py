@@ -33,24 +33,24 @@ def live(port: int, version: int = 1, **spec: Any) -> dict[str, Any]:
 
 def test_a_settled_object_is_left_alone_and_a_missing_one_is_made() -> None:
     memory = ApplyMemory(Clock())
-    assert memory.judge(IDENTITY, manifest(), live(1)) == ApplyDecision(send=False)
-    assert memory.judge(IDENTITY, manifest(), None) == ApplyDecision(send=True)
+    assert memory.decide(IDENTITY, manifest(), live(1)) == ApplyDecision(send=False)
+    assert memory.decide(IDENTITY, manifest(), None) == ApplyDecision(send=True)
 
 
 def test_a_futile_apply_is_not_repeated_until_something_but_the_status_moves() -> None:
     memory = ApplyMemory(Clock())
-    assert memory.judge(IDENTITY, manifest(2), live(1)).send
+    assert memory.decide(IDENTITY, manifest(2), live(1)).send
     memory.applied(IDENTITY, manifest(2), live(1, 7), live(1, 7))
-    assert memory.judge(IDENTITY, manifest(2), live(1, 8)) == ApplyDecision(send=False)
-    assert memory.judge(IDENTITY, manifest(2), live(1, 9, other=1)).send
-    assert memory.judge(IDENTITY, manifest(3), live(1, 8)).send
+    assert memory.decide(IDENTITY, manifest(2), live(1, 8)) == ApplyDecision(send=False)
+    assert memory.decide(IDENTITY, manifest(2), live(1, 9, other=1)).send
+    assert memory.decide(IDENTITY, manifest(3), live(1, 8)).send
 
 
 def put_back(memory: ApplyMemory) -> ApplyDecision:
-    verdict = memory.judge(IDENTITY, manifest(1), live(2))
-    if verdict.send:
+    decision = memory.decide(IDENTITY, manifest(1), live(2))
+    if decision.send:
         memory.applied(IDENTITY, manifest(1), live(2, 1), live(1, 2))
-    return verdict
+    return decision
 
 
 def test_the_third_time_within_ten_minutes_is_a_fight_that_slows_down() -> None:
@@ -60,12 +60,12 @@ def test_the_third_time_within_ten_minutes_is_a_fight_that_slows_down() -> None:
     assert [put_back(memory) for _ in range(2)] == [ApplyDecision(send=True)] * 2
     pauses = []
     for _ in range(9):
-        verdict = put_back(memory)
-        assert verdict.send
-        assert verdict.conflict
-        assert verdict.retry_after_s is not None
-        pauses.append(verdict.retry_after_s)
-        clock.now += verdict.retry_after_s - 1.0
+        decision = put_back(memory)
+        assert decision.send
+        assert decision.conflict
+        assert decision.retry_after_s is not None
+        pauses.append(decision.retry_after_s)
+        clock.now += decision.retry_after_s - 1.0
         assert put_back(memory) == ApplyDecision(send=False, retry_after_s=1.0)
         clock.now += 1.0
     assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
@@ -91,11 +91,11 @@ def test_a_new_manifest_is_never_held_back() -> None:
     for _ in range(3):
         put_back(memory)
     assert not put_back(memory).send
-    assert memory.judge(IDENTITY, manifest(5), live(2)) == ApplyDecision(send=True)
+    assert memory.decide(IDENTITY, manifest(5), live(2)) == ApplyDecision(send=True)
 
 
 def test_objects_that_are_gone_are_forgotten() -> None:
     memory = ApplyMemory(Clock())
     memory.applied(IDENTITY, manifest(2), live(1, 7), live(1, 7))
     memory.prune(lambda identity: False)
-    assert memory.judge(IDENTITY, manifest(2), live(1, 8)).send
+    assert memory.decide(IDENTITY, manifest(2), live(1, 8)).send
