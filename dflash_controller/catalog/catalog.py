@@ -20,7 +20,7 @@ class Pair:
     target: str
     drafter: str
     trained_block_size: int | None
-    """Block size of the training, the largest to serve; None where it is not published."""
+    """Block size of the training, the largest to serve; None if it is not published."""
     target_bytes: int
     """Size of the target's weights."""
     drafter_bytes: int
@@ -34,11 +34,11 @@ class Pair:
     mirrors: tuple[str, ...] = ()
     """Other repositories with the same drafter."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By engine: flags (``--flag=value``) and environment variables (``NAME=value``) that the drafter's card recommends."""
+    """Flags (``--flag=value``) and environment variables (``NAME=value``) that the drafter's model card recommends, by engine."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """By fact: where it is from, in words."""
+    """Source of each fact, as text."""
     note: str = ""
-    """What its user should know; empty where there is nothing."""
+    """Note for users of the pair; may be empty."""
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -46,15 +46,15 @@ class Pair:
         return (self.drafter, *self.mirrors)
 
     def recommended_args(self, engine: str) -> tuple[str, ...]:
-        """What the card recommends for an engine; empty where it says nothing."""
+        """Returns what the model card recommends for an engine; empty if nothing."""
         return self.flags.get(engine, ())
 
 
 class Catalog:
-    """Look-up by repository name; as on Hugging Face, case does not matter."""
+    """Looks up pairs by repository name. As on Hugging Face, case does not matter."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
-        """Raises ValueError where a target is listed twice."""
+        """Raises ValueError if a target is listed twice."""
         self._by_target: dict[str, Pair] = {}
         self._by_drafter: dict[str, list[Pair]] = {}
         for pair in pairs:
@@ -67,33 +67,33 @@ class Catalog:
     @staticmethod
     @cache
     def load() -> Catalog:
-        """The catalog that comes with this release. Raises ValueError where its data is broken."""
+        """Returns the catalog of this release. Raises ValueError if its data is malformed."""
         text = resources.files("dflash_controller.catalog").joinpath("pairs.yaml").read_text(encoding="utf-8")
         data = yaml.safe_load(text)
         return Catalog(_pair(entry, data["flags"], data["sources"]) for entry in data["pairs"])
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """All pairs, as listed."""
+        """All pairs in the order of the file."""
         return tuple(self._by_target.values())
 
     def find(self, target: str) -> Pair | None:
-        """The pair of a target."""
+        """Returns the pair of a target; None if it is not known."""
         return self._by_target.get(target.lower())
 
     def pair(self, target: str, drafter: str) -> Pair | None:
-        """The pair of exactly this target and drafter or one of its mirrors."""
+        """Returns the pair of exactly this target and drafter, or a mirror of the drafter; None if it is not known."""
         known = self.find(target)
         return known if known and drafter.lower() in (name.lower() for name in known.drafters) else None
 
     def by_drafter(self, drafter: str) -> Pair | None:
-        """A pair with this drafter or mirror, for the facts about the drafter alone: a quantised or fine-tuned target shares them."""
+        """Returns a pair with this drafter or mirror, for facts of the drafter alone: they hold for fine-tuned targets too."""
         return next(iter(self._by_drafter.get(drafter.lower(), ())), None)
 
     def problem(self, target: str, drafter: str) -> Problem | None:
-        """A drafter that is known to belong to another target than this known one.
+        """Returns a problem if both are known and the drafter belongs to another target, else None.
 
-        Where the catalog does not know the target it may be a quantised or fine-tuned copy, which the drafter can serve.
+        An unknown target may be a quantised or fine-tuned copy, which the drafter can serve.
         """
         right, owner = self.find(target), self.by_drafter(drafter)
         if right is None or owner is None or self.pair(target, drafter):
@@ -101,7 +101,7 @@ class Catalog:
         return Problem(
             "spec.drafter.model",
             f"{drafter} was trained for {owner.target}, not for {right.target}",
-            f"Use {right.drafter}, or leave spec.drafter.model out.",
+            f"Use {right.drafter}, or omit spec.drafter.model.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What is known of a candidate and of the revision in force: counters of their engines, and the answers to the probe's prompts."""
+"""Evidence about the candidate and the stable revision: counters of their engines and answers to the probe's prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations so far by upper bound, cumulative as Prometheus exposes them; the last bound is infinite."""
+    """Cumulative counts of observations by upper bound, as Prometheus exposes them; the last bound is infinite."""
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
@@ -15,12 +15,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class CounterSnapshot:
-    """The counters of one engine since its process started, in terms all engines share. None: this engine does not export it."""
+    """The counters of one engine since its process started, under names common to all engines. None: this engine does not export it."""
 
     at_s: float
     """When it was read, seconds since the epoch."""
     steps: float | None = None
-    """Verify steps, counted once per request and step; decode steps where nothing is drafted."""
+    """Verify steps, counted once per request and step; decode steps while speculation is off."""
     committed: float | None = None
     """Tokens committed in those steps, bonus token included."""
     decode_seconds: float | None = None
@@ -30,7 +30,7 @@ class CounterSnapshot:
     requests: float | None = None
     """Requests finished, the failed ones included."""
     failed: float | None = None
-    """Requests that ended in an error of the engine (not those a client broke off)."""
+    """Requests that ended in an error of the engine, without those that a client cancelled."""
     prompt_tokens: float | None = None
     cached_tokens: float | None = None
     """Prompt tokens found in the prefix cache."""
@@ -38,7 +38,7 @@ class CounterSnapshot:
     accepted_at: tuple[float, ...] = ()
     """Drafts accepted at each position, where the engine exports it (vLLM)."""
     time_to_first_token: Histogram | None = None
-    """Seconds, of requests for which the engine measures it at the first token (see the dialect)."""
+    """Seconds to the first token, for the requests for which the engine measures it (see the metric schema)."""
     time_per_token: Histogram | None = None
     """Seconds per output token of a request."""
     latency: Histogram | None = None
@@ -47,29 +47,29 @@ class CounterSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CounterSeries:
-    """One life of one engine process. A restarted container begins a new trace, as its counters begin at 0 again."""
+    """The counters of one engine process over time. A restarted container begins a new series, because its counters begin at 0."""
 
     pod: str
     """Uid of the pod."""
     ready_at_s: float
     """When the pod last became Ready, seconds since the epoch."""
     readings: tuple[CounterSnapshot, ...]
-    """Oldest first. The first may be the counters at the start (all zero) or any later moment: only differences count."""
+    """Oldest first. The first may be from the start (all zero) or any later moment: only differences count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one engine answered to one prompt of the probe."""
+    """An engine's answer to one prompt of the probe."""
 
     tokens: int
     steps: float | None
-    """Verify steps it took; None where the engine does not tell."""
+    """Verify steps it took; None if the engine does not report them."""
     seconds: float
-    """From the first to the last token."""
+    """Time from the first to the last token."""
     text: str
     """Digest of the text."""
     repeats: bool | None = None
-    """Whether the engine gave the same text when asked again; None where it was not asked again."""
+    """Whether a repeated prompt gave the same text; None if the prompt was not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ class ProbeRun:
 
     revision: str
     prompts: str
-    """Names the set of prompts and what else decides the answers: their number and the tokens asked for."""
+    """Name of the set of prompts and of what else determines the answers: their number and the token limit."""
     answers: tuple[Answer | None, ...]
-    """By prompt; None where there was no answer."""
+    """Answers by prompt; None without an answer."""
     finished_at_s: float
     """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything a judgement is made from."""
+    """All input of an analysis."""
 
     candidate: tuple[CounterSeries, ...] = ()
     stable: tuple[CounterSeries, ...] = ()
     probe: tuple[ProbeRun, ProbeRun] | None = None
-    """The candidate's and the reference's, once both are complete."""
+    """The runs of the candidate and the reference, once both are complete."""
     candidate_restarts: int = 0
     """Container restarts of the candidate's pods since they were first Ready."""
     failure: str | None = None
-    """Why metrics cannot be read at all (the source failed); None where they can, be they empty."""
+    """Why metrics cannot be read at all (the source failed); None if they can, even if there are none."""

@@ -1,4 +1,4 @@
-"""What one replica did over one load sample of serving: a point of the curves the tuner learns."""
+"""Load samples: measurements of one replica from which the tuner learns its curves."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """One engine over 15 to 60 s, told from counters that move with every step."""
+    """Load and speed of one engine over 15 to 60 s, from counters that advance with every step."""
 
     at_s: float
-    """Its end, seconds since the epoch."""
+    """End of the sample, seconds since the epoch."""
     seconds: float
+    """Length of the sample."""
     block: int
-    """In use; 1: speculation off. Under an engine's schedule, the mean in use, rounded."""
+    """Block size in use; 1: speculation off. Under an engine's schedule, the rounded mean."""
     concurrency: float
-    """Requests in a verify step, mean over the steps; 0 where nothing was served."""
+    """Requests in a verify step, mean over the steps; 0 without traffic."""
     step_s: float
-    """Seconds per verify step; 0 where nothing was served."""
+    """Seconds per verify step; 0 without traffic."""
     steps: float
-    """Verify steps of requests that ``committed`` belongs to."""
+    """Verify steps of the requests counted in ``committed``."""
     committed: float
     """Tokens committed in those steps, bonus token included: ``committed`` ÷ ``steps`` is the acceptance length."""
     tokens: float
     """Output tokens."""
     survival: tuple[float, ...] = ()
-    """Share of verify steps in which draft 0, 1, … was accepted, where the engine exports it (vLLM with one block)."""
+    """Share of verify steps in which draft 0, 1, … was accepted, if the engine exports it (vLLM with a fixed block size)."""
     excluded: str = ""
-    """Why its step time is no point of the curve: Prefill, Preemption, CacheFull, Queue, NoGraph, Unsteady (the load moved within it, or
-    nothing tells that it did not), Blocks (a schedule used several). Its acceptance still counts."""
+    """Why its step time is not a point of the curve: Prefill, Preemption, CacheFull, Queue, NoGraph, Unsteady (the load changed during the
+    sample, or may have), Blocks (a schedule used several). Its acceptance still counts."""
 
     requests: float = 0.0
-    """That ended in it."""
+    """Requests that ended during the sample."""
     context: float = 0.0
-    """Tokens that a request which ended held while it was decoded, mean over those requests: its prompt and half of its answer; 0: not
-    known."""
+    """Mean context of those requests during decoding, in tokens: the prompt and half of the answer; 0: not known."""
 
     inconsistent: bool = False
-    """Little's law says another concurrency, so this load sample tells nothing about the load. Its acceptance still counts."""
+    """Whether Little's law gives a different concurrency, so that the load is unknown. The acceptance still counts."""
 
     @property
     def served(self) -> bool:
-        """Whether there was traffic at all."""
+        """Whether there was any traffic."""
         return self.steps > 0 or self.tokens > 0

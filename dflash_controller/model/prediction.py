@@ -1,4 +1,4 @@
-"""What the tuner predicts of a change of the block size."""
+"""The tuner's prediction for a change of the block size."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Logarithms of speed, candidate over stable. 0: nothing is predicted."""
+    """Logarithms of the speed ratio of candidate to stable. 0: no prediction."""
 
     gain: float = 0.0
+    """The predicted gain."""
     least: float = 0.0
-    """The smallest gain with which the change was worth its cost."""
+    """The minimum gain at which the change is worth its cost."""

@@ -1,4 +1,4 @@
-"""What the probe is to do, and what it brought: the agreement between the planner, which asks, and the prober, which sends."""
+"""Requests and results of the probe, shared by the planner, which requests a run, and the prober, which sends the prompts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Key
 
 PROMPT_SET = "v1"
-"""Names the prompts and how they are sent. Runs of different sets cannot be paired: raise it with every change of a prompt's text."""
+"""Version of the prompts and of how they are sent. Runs of different versions cannot be paired: raise it whenever a prompt changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """Both sides: a paired run. One side alone: its answers are to be paired with a run of another time, kept or still to come."""
+    """A run of the probe. With both sides it is paired; with one, its answers are paired with a run at another time."""
 
     key: Key
     candidate: Endpoint | None
@@ -38,29 +38,29 @@ class ProbeRequest:
     """Number of prompts."""
     max_tokens: int
     prompts_per_minute: int
-    """Pace; a prompt that is sent to both sides counts once, one that is asked again counts again."""
+    """Rate limit. A prompt sent to both sides counts once; a repeated prompt counts again."""
     timeout_s: float
-    """Longest time for one answer."""
+    """Timeout of one answer."""
 
     @property
     def prompts_name(self) -> str:
-        """As in ``ProbeRun.prompts``: the set, the number of prompts and the limit of an answer, for instance ``v1-64x256``."""
+        """The value of ``ProbeRun.prompts``: version, number of prompts and token limit of an answer, for instance ``v1-64x256``."""
         return prompts_name(self.prompts, self.max_tokens)
 
     @property
     def work(self) -> tuple[Endpoint | None, Endpoint | None, str]:
-        """What decides the answers. Requests that differ in pace or patience only ask for the same work."""
+        """What determines the answers. Requests that differ only in rate limit or timeout ask for the same work."""
         return self.candidate, self.reference, self.prompts_name
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRuns:
-    """The answers of the sides that were asked."""
+    """The answers of the requested sides."""
 
     candidate: ProbeRun | None
     reference: ProbeRun | None
 
 
 def prompts_name(prompts: int, max_tokens: int) -> str:
-    """Name of a set of prompts and what else decides its answers."""
+    """Returns the name of a set of prompts and of what else determines its answers."""
     return f"{PROMPT_SET}-{prompts}x{max_tokens}"

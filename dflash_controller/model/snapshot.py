@@ -1,4 +1,4 @@
-"""What one DFlashDeployment looks like at one moment: the input of every decision."""
+"""The state of one DFlashDeployment at one moment: the input of every decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 Object = Mapping[str, Any]
-"""A Kubernetes object as the API server returns it. Never changed in place."""
+"""A Kubernetes object as the API server returns it. Never modified in place."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -24,7 +24,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The fields of a pod that decisions read; the rest is dropped where the pod enters the store."""
+    """The fields of a pod that decisions read; the store drops the rest."""
 
     name: str
     uid: str
@@ -32,12 +32,12 @@ class Pod:
     revision: str
     role: str
     node: str | None
-    """Where it was scheduled to."""
+    """Node it was scheduled to."""
     ip: str | None
     phase: str
     ready: bool
     ready_since: datetime | None
-    """When it last became Ready; None while it is not."""
+    """When it last became Ready; None while it is not Ready."""
     terminating: bool
     restarts: int
     waiting_reason: str | None
@@ -47,12 +47,12 @@ class Pod:
     unschedulable: str | None
     """The scheduler's message while PodScheduled is False."""
     unschedulable_since: datetime | None
-    """When the scheduler first found no place; None while it has one or has not looked."""
+    """When the scheduler first found no node for it; None if it is scheduled or not yet processed."""
     created_at: datetime | None = None
 
     @property
     def serving(self) -> bool:
-        """Counts towards the disruption budget: Ready, not terminating, answers requests."""
+        """Whether it counts as available: Ready, not terminating, and an engine that answers requests."""
         return self.ready and not self.terminating and self.role == "engine"
 
 
@@ -62,7 +62,7 @@ class Snapshot:
 
     key: Key
     deployment: Object | None
-    """The DFlashDeployment; None when it is gone."""
+    """The DFlashDeployment; None if it is gone."""
     revisions: tuple[Object, ...] = ()
     """apps/v1 ControllerRevisions."""
     workloads: tuple[Object, ...] = ()
@@ -70,12 +70,12 @@ class Snapshot:
     others: tuple[Object, ...] = ()
     """Service, PodDisruptionBudget, NetworkPolicy, ServiceAccount, PodMonitor, Jobs that fetch weights.
 
-    As among revisions and workloads, an object without our label may be here: it holds a name we need.
+    Here, and among revisions and workloads, may be an object without our label that has a name we need.
     """
     pods: tuple[Pod, ...] = ()
     live: bool = False
-    """True when the children were read from the API server for this very decision, False when they come from the store."""
+    """True if the children were read from the API server for this decision, False if they come from the store."""
     kinds: frozenset[str] = field(default_factory=frozenset)
     """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""
     dead_nodes: frozenset[str] = frozenset()
-    """Nodes of terminating pods that are gone or not Ready: nobody is there to end those pods."""
+    """Nodes of terminating pods that are gone or not Ready, so that no kubelet ends those pods."""
