@@ -1,5 +1,5 @@
-"""Revision and spec in, manifests out. Pure: the same input gives the same manifest, byte for byte.
+"""Renders manifests from revision and spec. Pure: the same input gives the same manifest, byte for byte.
 
-No manifest holds ``ownerReferences`` or, for workloads, ``replicas``: whoever applies it adds them.
-No empty list or map is rendered, so that "rendered is contained in live" decides whether a write is needed.
+Manifests have no ``ownerReferences`` and workloads no ``replicas``: the caller adds them before the apply.
+No empty list or map is rendered, so that a write is needed only if the live object does not contain the rendered fields.
 """

@@ -1,6 +1,6 @@
-"""Manifests without empty parts.
+"""Removes empty parts from manifests.
 
-An empty list in an applied body makes every apply a real write, and a field that was sent as ``{}`` is owned but never shown.
+An empty list in an applied body makes every apply a real write, and a field sent as ``{}`` is owned but never returned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MEANINGFUL_WHEN_EMPTY = frozenset({"labelSelector", "namespaceSelector"})
 
 
 def compact(value: Any) -> Any:
-    """The value without None, empty maps and empty lists at any depth (selectors of an affinity excepted); tuples become lists."""
+    """Returns the value without None, empty maps and empty lists at any depth, except selectors of an affinity. Tuples become lists."""
     match value:
         case Mapping():
             return {key: inner for key, item in value.items() if _keep(key, inner := compact(item))}
@@ -25,9 +25,9 @@ def compact(value: Any) -> Any:
 
 
 def as_manifest(model: Model | None) -> dict[str, Any]:
-    """An API type as the Kubernetes type of the same shape: camelCase, only what was written.
+    """Returns an API type as the Kubernetes type of the same shape: camelCase, only the fields that were set.
 
-    Its own empty strings are left out, as the API server leaves them out of its answer; those inside maps are the user's.
+    Empty strings of its own fields are left out, as the API server does in its answer. Those inside maps belong to the user and stay.
     """
     written = {} if model is None else model.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     return {key: value for key, value in written.items() if value != ""}

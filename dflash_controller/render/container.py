@@ -1,4 +1,4 @@
-"""The engine container: command line, environment, probes, resources, security."""
+"""Renders the engine container: command line, environment, probes, resources, security."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dflash_controller.render.startup import PROBE_PERIOD_S, startup_failure_thr
 from dflash_controller.render.volumes import Mount
 
 READINESS = {"periodSeconds": 10, "failureThreshold": 3}
-"""Three failures, since an engine under load can answer late; the period is shorter than the preStop pause."""
+"""Three failures, because an engine under load can answer late. The period is shorter than the preStop sleep."""
 LIVENESS = {"periodSeconds": 30, "failureThreshold": 10}
 """Five minutes without an answer: as long as SGLang's own watchdog waits. A busy engine must not be killed."""
 
 
 def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, mounts: Sequence[Mount]) -> dict[str, Any]:
-    """The container of one pod; ``role`` is engine (rank 0) or worker (the other ranks of a multi-node replica)."""
+    """Returns the container of one pod; ``role`` is engine (rank 0) or worker (the other ranks of a multi-node replica)."""
     leads = role == ROLE_ENGINE
     return {
         "name": ENGINE_CONTAINER,
@@ -30,7 +30,7 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
         "env": environment(spec, launch.env, mounts),
         "ports": _ports(resolved, answers=leads or probes.worker is not None),
         **(_engine_probes(resolved, probes) if leads else _worker_probes(probes)),
-        # Endpoints are withdrawn while the engine still answers; SGLang and vLLM go on listening when told to stop.
+        # Endpoints are removed while the engine still answers: SGLang and vLLM keep listening after SIGTERM.
         "lifecycle": {"preStop": {"sleep": {"seconds": resolved.pre_stop_s}}} if leads else None,
         "resources": _resources(spec, resolved),
         "securityContext": _security(spec),
@@ -40,8 +40,10 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
 
 
 def environment(spec: Spec, fixed: Mapping[str, str], mounts: Sequence[Mount]) -> list[dict[str, Any]]:
-    """Ours (``fixed`` and what the mounts say) by name, then the user's as written: theirs replace ours, and may refer to them as
-    ``$(NAME)``."""
+    """Returns our variables (``fixed`` and those of the mounts) by name, then the user's as written.
+
+    The user's replace ours and may refer to them as ``$(NAME)``.
+    """
     ours = dict(fixed)
     for mount in mounts:
         ours |= mount.env
@@ -68,7 +70,7 @@ def _engine_probes(resolved: Resolved, probes: Probes) -> dict[str, Any]:
 
 
 def _worker_probes(probes: Probes) -> dict[str, Any]:
-    """Readiness only, where the rank answers at all: a worker that dies takes its group with it, without the kubelet's help."""
+    """Returns a readiness probe if the rank answers at all. No other probe is needed: a worker that dies restarts its whole group."""
     return {"readinessProbe": _get(probes.worker, probes, **READINESS)} if probes.worker else {}
 
 
@@ -82,6 +84,6 @@ def _resources(spec: Spec, resolved: Resolved) -> dict[str, Any]:
 
 
 def _security(spec: Spec) -> dict[str, Any]:
-    """RDMA pins the memory it transfers, which needs IPC_LOCK; nothing else does."""
+    """Returns the security context. Only RDMA needs a capability, IPC_LOCK, because it pins the memory it transfers."""
     pins = spec.accelerator.rdma is not None
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"] if pins else None}}

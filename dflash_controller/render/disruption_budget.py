@@ -9,10 +9,10 @@ from dflash_controller.render.selectors import all_pods
 
 
 def pod_disruption_budget(name: str, namespace: str) -> dict[str, Any]:
-    """One eviction at a time over all revisions, whatever the rollout allows.
+    """Returns a budget of one eviction at a time over all revisions, independent of the rollout's own limits.
 
-    For multi-node replicas a budget over leaders and workers together behaves group-wise (measured with LeaderWorkerSet 0.10).
-    A pod that is not Ready serves nobody and may always be evicted, or it would block a drain for ever.
+    For multi-node replicas a budget over leaders and workers together works per group (measured with LeaderWorkerSet 0.10).
+    A pod that is not Ready serves no requests and may always be evicted. Otherwise it would block a drain for ever.
     """
     return {
         "apiVersion": "policy/v1",

@@ -9,11 +9,11 @@ from dflash_controller.render.selectors import all_pods
 
 
 def network_policy(name: str, namespace: str, *, multi_node: bool) -> dict[str, Any]:
-    """Admits anybody to the serving port, and the pods of one deployment to each other where a replica spans nodes.
+    """Returns a policy that allows any source on the serving port, and all ports between the pods of one multi-node deployment.
 
-    Clients, the operator and Prometheus all use the serving port. No source is named for it: a Service of type NodePort or
-    LoadBalancer brings traffic from addresses outside the cluster. Every other port of the engine (rendezvous, NCCL) is closed.
-    The port is named, not numbered, so that one policy fits two revisions with different ports.
+    Clients, the operator and Prometheus all use the serving port. It is open to any source, because a Service of type NodePort or
+    LoadBalancer passes traffic from addresses outside the cluster. Every other port of the engine (rendezvous, NCCL) is closed.
+    The port is referred to by name, so that one policy fits revisions with different ports.
     """
     ingress: list[dict[str, Any]] = [{"ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]}]
     if multi_node:

@@ -1,4 +1,4 @@
-"""The pod template of an engine: what a revision's pods look like, for all of its life."""
+"""Renders the pod template of a revision's engines. It never changes after the revision was created."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 def pod_template(
     role: str, name: str, revision: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, speculation: Speculation
 ) -> dict[str, Any]:
-    """Metadata and spec of one pod of the revision. May hold empty parts: the workload is compacted as a whole."""
+    """Returns metadata and spec of a pod of the revision. It may have empty parts, because the workload is compacted as a whole."""
     mounted = mounts(spec, resolved)
     scheduling = as_manifest(spec.scheduling)
     return {
@@ -36,7 +36,7 @@ def pod_template(
         "spec": {
             "serviceAccountName": service_account_name(name),
             "automountServiceAccountToken": False,
-            # A Service called vllm would otherwise set VLLM_PORT, which vLLM takes for its own.
+            # A Service called vllm would otherwise set VLLM_PORT, which vLLM reads as its own setting.
             "enableServiceLinks": False,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "terminationGracePeriodSeconds": resolved.grace_period_s,
@@ -58,7 +58,10 @@ def pod_template(
 
 
 def _metadata(role: str, name: str, revision: str, spec: Spec, resolved: Resolved, speculation: Speculation) -> dict[str, Any]:
-    """Our labels win over the user's, the user's annotations over ours: ``prometheus.io/scrape: "false"`` is theirs to say."""
+    """Returns labels and annotations. Our labels override the user's; the user's annotations override ours.
+
+    So users can set ``prometheus.io/scrape: "false"``.
+    """
     written = as_manifest(spec.pod_template.metadata)
     labels = child_labels(name) | {LABEL_REVISION: revision, LABEL_BLOCK_SIZE: speculation.label(), LABEL_ROLE: role}
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(resolved.port), "prometheus.io/path": "/metrics"}
@@ -69,7 +72,7 @@ def _metadata(role: str, name: str, revision: str, spec: Spec, resolved: Resolve
 
 
 def tolerations(spec: Spec, resolved: Resolved) -> list[dict[str, Any]]:
-    """The taint that keeps other pods off accelerator nodes has the resource's name by convention."""
+    """Returns the user's tolerations and ours. By convention, the taint of accelerator nodes has the name of the resource."""
     ours = {"key": resolved.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
     users = [as_manifest(toleration) for toleration in spec.scheduling.tolerations]
     return [ours, *(toleration for toleration in users if toleration != ours)]

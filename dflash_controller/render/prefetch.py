@@ -1,4 +1,4 @@
-"""Jobs that bring a candidate's weights to where its pods will run, before a replica is taken down for it."""
+"""Renders the Jobs that download a candidate's weights to where its pods will run, before a replica is taken down for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dflash_controller.render.workload import workload_name
 
 CONTAINER = "fetch"
 BACKOFF_LIMIT = 3
-"""Retries after a failed try; what has been downloaded is kept, so each goes on where the last one ended."""
+"""Retries after a failed attempt. Downloaded files are kept, so each attempt continues where the last one ended."""
 RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "8Gi"}}
-"""A download to disk. The request is small, since the engines beside it may have asked for all the rest of the node."""
+"""Resources of a download to disk. The request is small, because the engines on the node may have requested nearly all of it."""
 QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
-"""The end of a failed container's log is its message (FallbackToLogsOnError), so nothing else is to stand there."""
+"""The end of a failed container's log becomes its message (FallbackToLogsOnError), so the log must hold nothing but the error."""
 SCRIPT = """\
 import sys
 from huggingface_hub import snapshot_download
@@ -36,23 +36,23 @@ for wanted in sys.argv[1:]:
     except Exception as error:
         sys.exit(f"{wanted}: {type(error).__name__}: {' '.join(str(error).split())}")
 """
-"""The whole repository at its revision, less the duplicate weights that engines skip as well (vLLM's ignore_patterns). What goes wrong is
-one sentence instead of a traceback."""
+"""Downloads the whole repository at its revision, without the duplicate weights that engines skip too (vLLM's ignore_patterns). An error
+is reported as one sentence instead of a traceback."""
 
 
 def prefetch_jobs(name: str, namespace: str, revision: str, spec: Spec, resolved: Resolved, nodes: Sequence[str]) -> list[dict[str, Any]]:
-    """One Job for each of ``nodes`` where weights are kept on the node, one in all where they are kept in a claim, else none.
+    """Returns one Job for each of ``nodes`` if weights are stored on the node, a single Job if they are stored in a claim, else none.
 
-    ``revision`` is the revision's hash, ``nodes`` those that run the deployment's engine pods. Nothing is fetched into an emptyDir,
-    which begins with its pod, nor into a claim mounted read-only. A Job's template is immutable: a node's Job depends on the
-    revision and the node alone. ``ownerReferences`` are left to the caller.
+    ``revision`` is the revision's hash, ``nodes`` are those that run the deployment's engine pods. Nothing is downloaded into an emptyDir,
+    which starts empty with its pod, or into a claim mounted read-only. A Job's template is immutable, so a node's Job depends on the
+    revision and the node only. The caller adds ``ownerReferences``.
     """
     storage = spec.storage
     base = f"{workload_name(name, revision)}-fetch"
     if storage is None:
         return []
     if storage.host_path is not None:
-        # The engine pods there prove that the node fits; a cordoned one is no reason to wait.
+        # Engine pods already run on the node, so it fits; a cordoned node is no reason to wait.
         cordoned = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
         tolerated = [*tolerations(spec, resolved), cordoned]
         return [
@@ -65,7 +65,7 @@ def prefetch_jobs(name: str, namespace: str, revision: str, spec: Spec, resolved
 
 
 def node_of(job: Mapping[str, Any]) -> str | None:
-    """The node a Job rendered here is bound to; None where any will do."""
+    """Returns the node that a Job rendered here is bound to; None if it may run on any."""
     affinity = (job["spec"]["template"]["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     for term in (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ():
         for field in term.get("matchFields") or ():
@@ -83,11 +83,11 @@ def _job(job: str, name: str, namespace: str, revision: str, spec: Spec, resolve
             "metadata": {"name": job, "namespace": namespace, "labels": labels},
             "spec": {
                 "backoffLimit": BACKOFF_LIMIT,
-                # Against a download that hangs; long enough for every try the limit above allows.
+                # Ends a download that hangs; long enough for every attempt that backoffLimit allows.
                 "activeDeadlineSeconds": (BACKOFF_LIMIT + 1) * load_s(resolved) + SCHEDULING_S,
                 "template": {
-                    # The user's labels are left out: a Service or budget of theirs that selects engines by them must not find these pods.
-                    # Their annotations select nothing, and tell what the pods' surroundings need to know (a mesh, a second network).
+                    # The user's labels are left out: a user's Service or budget that selects engines by them must not select these pods.
+                    # The user's annotations select nothing, and configure what surrounds the pods (a mesh, a second network).
                     "metadata": {
                         "labels": labels | {LABEL_ROLE: ROLE_PREFETCH},
                         "annotations": as_manifest(spec.pod_template.metadata).get("annotations"),
@@ -101,7 +101,8 @@ def _job(job: str, name: str, namespace: str, revision: str, spec: Spec, resolve
 
 
 def _pod(name: str, spec: Spec, resolved: Resolved) -> dict[str, Any]:
-    """As an engine pod, with the same user, so that the engine can go on in the same files; without accelerators and their runtime."""
+    """Returns a pod spec like an engine's, without accelerators and their runtime. The user is the same, so that the engine can write the
+    same files."""
     mounted = [mount for mount in mounts(spec, resolved) if mount.name != "shm"]
     scheduling = as_manifest(spec.scheduling)
     return {
@@ -131,14 +132,17 @@ def _pod(name: str, spec: Spec, resolved: Resolved) -> dict[str, Any]:
 
 
 def _on_node(node: str) -> dict[str, Any]:
-    """Bound by the node's name, not by a label, which somebody may change."""
+    """Returns an affinity to the node by its name, because a label may be changed."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}}
 
 
 def _near_the_claim(name: str, spec: Spec, resolved: Resolved) -> dict[str, Any]:
-    """Where an engine could run, since a claim that waits for its first pod is bound there; best beside one that runs, since a
-    claim of mode ReadWriteOnce can be mounted on its node only."""
+    """Returns the placement of a Job that downloads into a claim.
+
+    It requires a node where an engine could run, because a claim that waits for its first consumer is bound there. It prefers the node of a
+    running engine, because a ReadWriteOnce claim can be mounted on one node only.
+    """
     scheduling = as_manifest(spec.scheduling)
     beside = {"labelSelector": {"matchLabels": engine_selector(name)}, "topologyKey": "kubernetes.io/hostname"}
     return {
@@ -156,5 +160,5 @@ def _wanted(model: ModelRef) -> str:
 
 
 def _short_hash(node: str) -> str:
-    """Seven characters: the longest deployment name and a revision's hash leave no more of the 63 that a label of the pods can hold."""
+    """Returns seven characters: with the longest deployment name and a revision's hash they just fit into the 63 of a label value."""
     return base64.b32encode(hashlib.sha256(node.encode()).digest()).decode().lower()[:7]

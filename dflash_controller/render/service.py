@@ -11,10 +11,10 @@ from dflash_controller.render.compact import compact
 
 
 def service(name: str, namespace: str, spec: Spec, port: int) -> dict[str, Any]:
-    """``port`` is the one clients use: the stable revision's engine port.
+    """Returns the Service; ``port`` is the one clients use, the stable revision's engine port.
 
-    The target port is named, so that pods of a revision with another port are reached during a rollout as well. Workers of
-    multi-node replicas answer nothing and are not selected.
+    The target port is referred to by name, so that it also reaches pods of a revision with another port during a rollout. Workers of
+    multi-node replicas do not serve requests and are not selected.
     """
     manifest: dict[str, Any] = compact(
         {

@@ -1,4 +1,4 @@
-"""The identity of engine pods: one of their own, without any right or token."""
+"""Renders the ServiceAccount of the engine pods, which has no permissions and no token."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dflash_controller.api.names import child_labels
 
 
 def service_account_name(name: str) -> str:
-    """Not the bare name: a deployment may be called ``default``, as the namespace's own ServiceAccount is."""
+    """Returns the name of the ServiceAccount. A suffix avoids a clash with the namespace's own ServiceAccount ``default``."""
     return f"{name}-engine"
 
 
 def service_account(name: str, namespace: str) -> dict[str, Any]:
-    """Must exist before the first pod does: admission refuses pods of an unknown ServiceAccount."""
+    """Returns the ServiceAccount. It must exist before the first pod: admission refuses pods of an unknown ServiceAccount."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

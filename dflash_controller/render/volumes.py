@@ -1,4 +1,4 @@
-"""What an engine pod mounts: shared memory, the place for weights, and the Hugging Face token."""
+"""Renders the mounts of an engine pod: shared memory, storage for weights, and the Hugging Face token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN_DIRECTORY = "/var/run/secrets/dflash/hugging-face"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One volume, where it is mounted, and the environment that tells the engine of it."""
+    """A volume, its mount path, and the environment variables by which the engine finds it."""
 
     name: str
     path: str
@@ -34,7 +34,7 @@ class Mount:
 
 
 def mounts(spec: Spec, resolved: Resolved) -> list[Mount]:
-    """Everything an engine pod mounts, in a fixed order."""
+    """Returns the mounts of an engine pod, in a fixed order."""
     found = [Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}}, {})]
     if spec.storage is not None:
         found.append(_storage(spec.storage, resolved))
@@ -44,7 +44,7 @@ def mounts(spec: Spec, resolved: Resolved) -> list[Mount]:
 
 
 def _storage(storage: Storage, resolved: Resolved) -> Mount:
-    """The engine downloads into the volume and keeps its compile caches there; a read-only claim must hold the weights already."""
+    """Returns the volume for weights and compile caches. A read-only claim must hold the weights already."""
     source: dict[str, Any]
     read_only = False
     if claim := storage.persistent_volume_claim:
@@ -53,7 +53,7 @@ def _storage(storage: Storage, resolved: Resolved) -> Mount:
     elif host := storage.host_path:
         source = {"hostPath": {"path": host.path, "type": "DirectoryOrCreate"}}
     else:
-        # Without a limit nothing is left of the source: a volume that names none is an emptyDir.
+        # Without a size limit the source is empty, and a volume without a source is an emptyDir.
         limit = storage.empty_dir and storage.empty_dir.size_limit
         source = {"emptyDir": {"sizeLimit": None if limit is None else str(limit)}}
     env = {"HF_HOME": f"{STORAGE_PATH}/huggingface"}
@@ -61,7 +61,7 @@ def _storage(storage: Storage, resolved: Resolved) -> Mount:
 
 
 def _cache_env(resolved: Resolved) -> dict[str, str]:
-    """Caches of compiled kernels, one directory per engine release: they shorten the next start by minutes."""
+    """Returns the variables of the caches of compiled kernels, one directory per engine release. They save minutes at the next start."""
     cache = f"{STORAGE_PATH}/cache/{resolved.engine}-{resolved.version}"
     env = {
         "FLASHINFER_WORKSPACE_BASE": cache,

@@ -1,4 +1,4 @@
-"""The workload of one revision: a Deployment where a replica is one pod, a LeaderWorkerSet where it is a group over nodes."""
+"""Renders the workload of one revision: a Deployment for single-pod replicas, a LeaderWorkerSet for replicas over several nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEADER_WORKER_SET = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "Leade
 
 
 def workload_name(name: str, revision: str) -> str:
-    """``NAME-HASH``. The hash begins with a letter, or a LeaderWorkerSet's own pods (``x-1``) could take the name."""
+    """Returns ``NAME-HASH``. The hash begins with a letter, so that a LeaderWorkerSet's own pods (``x-1``) cannot take the name."""
     return f"{name}-{revision}"
 
 
@@ -32,9 +32,9 @@ def workload(
     probes: Probes,
     speculation: Speculation,
 ) -> dict[str, Any]:
-    """The workload without ``replicas`` and ``ownerReferences``, which change during a revision's life.
+    """Returns the workload without ``replicas`` and ``ownerReferences``, which change while the revision exists.
 
-    ``revision`` is the revision's hash; name and hash together must stay within 50 characters, or a LeaderWorkerSet's workers are
+    ``revision`` is the revision's hash. Name and hash together must not exceed 50 characters, or the workers of a LeaderWorkerSet are
     never created.
     """
 
@@ -57,7 +57,7 @@ def workload(
 def _deployment(name: str, revision: str, resolved: Resolved, template: dict[str, Any]) -> dict[str, Any]:
     return {
         "selector": {"matchLabels": {LABEL_DEPLOYMENT: name, LABEL_REVISION: revision}},
-        # The template of a revision never changes; these only matter when somebody else edits it.
+        # The template of a revision never changes, so these only matter if somebody else edits it.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": progress_deadline_s(resolved),
@@ -66,10 +66,10 @@ def _deployment(name: str, revision: str, resolved: Resolved, template: dict[str
 
 
 def _leader_worker_set(resolved: Resolved, leader: dict[str, Any], worker: dict[str, Any]) -> dict[str, Any]:
-    """For LeaderWorkerSet 0.9 and later.
+    """Returns the spec for LeaderWorkerSet 0.9 and later.
 
-    LeaderCreated, because the leader is not healthy before all ranks have joined. RecreateGroupAfterStart restarts a group as a
-    whole, as ranks that lost one another must, but not while one node still pulls the image.
+    The startup policy is LeaderCreated, because the leader is not healthy before all ranks have joined. RecreateGroupAfterStart restarts a
+    group as a whole, because ranks cannot rejoin, but not while a node still pulls the image.
     """
     return {
         "startupPolicy": "LeaderCreated",
