@@ -46,7 +46,7 @@ log = logging.getLogger("dflash_controller.main")
 
 
 async def run(settings: Settings) -> bool:
-    """One life of the process: wait for the Lease, lead, stop. False when it ended for another reason than being told to."""
+    """Waits for the Lease, leads, and stops. Returns False if it ended for another reason than a stop signal."""
     stop = _stop_on_signals()
     metrics = Metrics(settings.lease_name)
     identity = f"{settings.pod_name}_{uuid.uuid4().hex[:8]}"
@@ -114,7 +114,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def main() -> None:
-    """Exit status 0 after SIGTERM or SIGINT, else 1."""
+    """Runs the operator; exit status 0 after SIGTERM or SIGINT, else 1."""
     try:
         settings = Settings.from_environment(os.environ)
     except SettingsError as error:
@@ -123,9 +123,9 @@ def main() -> None:
     try:
         clean = asyncio.run(run(settings))
     except ConfigException as error:
-        sys.exit(f"dflash-operator: no access to a Kubernetes API server: {error}")
+        sys.exit(f"dflash-operator: no usable kubeconfig or service account: {error}")
     logging.shutdown()
-    # A thread of kopf that hangs must not keep the process: everything worth finishing has been.
+    # A hanging thread of kopf must not keep the process alive: everything that matters has finished.
     os._exit(0 if clean else 1)
 
 

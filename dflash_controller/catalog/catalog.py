@@ -87,7 +87,7 @@ class Catalog:
         return known if known and drafter.lower() in (name.lower() for name in known.drafters) else None
 
     def by_drafter(self, drafter: str) -> Pair | None:
-        """Returns a pair with this drafter or mirror, for facts of the drafter alone: they hold for fine-tuned targets too."""
+        """Returns a pair with this drafter or mirror, for facts about the drafter alone: quantised targets share them."""
         return next(iter(self._by_drafter.get(drafter.lower(), ())), None)
 
     def problem(self, target: str, drafter: str) -> Problem | None:

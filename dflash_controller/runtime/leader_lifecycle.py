@@ -1,4 +1,4 @@
-"""The time in which this process leads: what runs then, what ends it, and in which order it stops."""
+"""Runs the operator while this process is the leader: what runs, what ends it, and in which order it stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_controller.runtime.watch import Watches
 from dflash_controller.runtime.worker import Worker
 
 DRAIN_SECONDS = 20.0
-"""For reconciles under way at a stop; the pod's terminationGracePeriodSeconds must be longer."""
+"""Time for running reconciles to finish at a stop; the pod's terminationGracePeriodSeconds must be longer."""
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ class Candidate(Protocol):
 
 
 def exit_at_once() -> None:
-    """Another process may lead already: end without finishing anything, so that nothing more is written."""
+    """Ends the process without finishing anything, because another process may lead already and nothing more may be written."""
     os._exit(1)
 
 
 async def wait_to_lead(candidate: Candidate, stop: asyncio.Event) -> bool:
-    """Wait for the Lease or for the stop signal; whether this process leads now."""
+    """Waits for the Lease or the stop signal. Returns whether this process leads now."""
     acquiring, stopping = asyncio.create_task(candidate.acquire()), asyncio.create_task(stop.wait())
     await asyncio.wait((acquiring, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -58,10 +58,10 @@ async def lead(
     background: tuple[Coroutine[Any, Any, None], ...] = (),
     lost: Callable[[], None] = exit_at_once,
 ) -> bool:
-    """List everything, then watch, work and list again, until ``stop`` is set; False when a part failed instead.
+    """Lists everything, then watches, reconciles and lists again until ``stop`` is set. Returns False if a part failed instead.
 
-    On the way out the watches end, reconciles under way finish, and only then is the Lease given away. A lost Lease calls ``lost``.
-    ``background`` runs, and is cancelled, with the rest (the collection of metrics).
+    At the end it stops the watches, lets running reconciles finish, and only then releases the Lease. If the Lease is lost it calls
+    ``lost``. ``background`` (the collection of metrics) runs alongside and is cancelled at the end.
     """
     holding = asyncio.create_task(candidate.hold(), name="lease")
     stopping = asyncio.create_task(stop.wait(), name="stop")

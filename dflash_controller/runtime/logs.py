@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each for machines, or plain text for people."""
+"""Formats log lines: one JSON object per line for machines, or plain text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUIET = ("aiohttp.access", "kopf.activities", "kopf.objects")
 
 
 class JsonFormatter(logging.Formatter):
-    """``timestamp``, ``severity``, ``logger``, ``message``, the ``extra=`` fields of the call, and ``exception`` where there is one."""
+    """Writes ``timestamp``, ``severity``, ``logger``, ``message``, the ``extra=`` fields of the call, and ``exception`` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -30,12 +30,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(log_format: Literal["json", "text"], level: str) -> None:
-    """Send everything to standard error. kopf's per-object lines are left out: they tell of its handlers, which only fill a queue."""
+    """Sends all logs to standard error, except kopf's lines per object, which describe handlers that only fill a queue."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Said because kopf runs on a thread; the operator itself heeds them.
+    # kopf logs this because it runs on a thread; the operator itself handles the signals.
     logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals are ignored" not in record.getMessage())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)

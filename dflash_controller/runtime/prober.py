@@ -1,4 +1,4 @@
-"""Which probes run, beside the reconciles that want them."""
+"""Runs probes in the background, as reconciles request them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import ProbeError
 
 AT_MOST = 8
-"""Runs at a time over all deployments; each has one request in flight."""
+"""Maximum number of concurrent runs over all deployments; each has one request in flight."""
 RETRY_S = 60.0
-"""From a run that failed to the next attempt, for as long as it is wanted."""
+"""Time from a failed run to the next attempt, while the run is still requested."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Probes(Protocol):
 
 @dataclass(slots=True)
 class _Job:
-    """One deployment's probe: waiting for its turn, running, done, or failed and to be tried again."""
+    """One deployment's probe: queued, running, done, or failed and waiting for the next attempt."""
 
     request: ProbeRequest
     runs: ProbeRuns | None = None
@@ -40,10 +40,10 @@ class _Job:
 
 
 class Prober:
-    """Runs probes as tasks of the event loop. Nothing is kept beyond the process: a result that is to last is the caller's to store.
+    """Runs probes as tasks of the event loop. It stores no results: the caller must store what a restart should not lose.
 
-    Every reconcile of a deployment says what it wants, and finds the outcome later: ``changed(key)`` is called, on the event loop, whenever
-    a run ended, well or not. Deployments that wait for their turn get it in the order they asked.
+    Every reconcile of a deployment requests a run and reads the result later. ``changed(key)`` is called on the event loop whenever a run
+    has ended, with or without success. Waiting deployments run in the order of their requests.
     """
 
     def __init__(self, probe: Probes, changed: Callable[[Key], None], *, at_most: int = AT_MOST, retry_s: float = RETRY_S) -> None:
@@ -56,9 +56,9 @@ class Prober:
         self._closed = False
 
     def want(self, key: Key, request: ProbeRequest | None) -> None:
-        """From now on this run is wanted for the deployment; None: none is, and what was found is forgotten.
+        """Requests this run for the deployment; None cancels the current run and drops its result.
 
-        A run for the same work (the same pods and prompts) goes on, or keeps its result; any other is broken off.
+        A run for the same work (the same pods and prompts) continues, or keeps its result; any other is cancelled.
         """
         job = self._jobs.get(key)
         if job is not None and request is not None and job.request.work == request.work:
@@ -75,25 +75,25 @@ class Prober:
             job.task.add_done_callback(self._tasks.discard)
 
     def answers(self, key: Key) -> tuple[ProbeRun, ...]:
-        """What the wanted run brought; empty while there is nothing."""
+        """Returns the results of the requested run; empty until there are any."""
         job = self._jobs.get(key)
         runs = None if job is None else job.runs
         return () if runs is None else tuple(run for run in (runs.candidate, runs.reference) if run is not None)
 
     def error(self, key: Key) -> str | None:
-        """How the last attempt of the wanted run failed; None where it did not, or where there was none yet."""
+        """Returns why the last attempt of the requested run failed; None if it did not fail or there was none yet."""
         job = self._jobs.get(key)
         return None if job is None else job.error
 
     async def run(self) -> None:
-        """Waits until cancelled, then ends every run: a background part of the time in which this process leads."""
+        """Waits until cancelled, then ends every run. It runs in the background while this process leads."""
         try:
             await asyncio.Event().wait()
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """Break off every run, start no more, and close the connections."""
+        """Cancels every run, starts no more, and closes the connections."""
         self._closed = True
         self._jobs.clear()
         for task in self._tasks:
@@ -111,7 +111,7 @@ class Prober:
                 job.error = str(error)
             except Exception:
                 _log.exception("the probe of %s failed", key)
-                job.error = "The probe failed inside the operator; its log says how."
+                job.error = "The probe failed because of an internal error; see the operator's log."
             self._changed(key)
             if job.runs is None:
                 await asyncio.sleep(self._retry_s)

@@ -1,4 +1,4 @@
-"""A work queue of keys: each key is in it once, is worked on by one worker at a time, and comes back later after each failure."""
+"""A work queue of keys: each key is queued once, is processed by one worker at a time, and is retried with back-off after a failure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ K = TypeVar("K", bound=Hashable)
 
 
 class QueueObserver(Protocol):
-    """Told how long a key waited from the time it was due until a worker took it."""
+    """Called with the seconds a key waited from the time it was due until a worker took it."""
 
     def __call__(self, waited_s: float) -> None: ...
 
 
 def _unobserved(waited_s: float) -> None:
-    """Nobody counts."""
+    """Ignores the wait."""
 
 
 class WorkQueue(Generic[K]):
-    """For one event loop, whose time it uses.
+    """A work queue on one event loop, whose clock it uses.
 
-    A key added while it waits stays where it is; added while a worker has it, it is given out again once that worker is done. Of several
-    delayed additions the earliest counts, and all of them are forgotten when a worker takes the key: the reconcile decides anew.
+    A key added while it is queued keeps its place. A key added while a worker has it is processed again once that worker is done. The
+    earliest of several delayed additions counts. All are dropped when a worker takes the key, because the reconcile sets a new delay.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class WorkQueue(Generic[K]):
 
     @property
     def depth(self) -> int:
-        """Keys that are due and not yet taken."""
+        """Number of keys that are due and not yet taken."""
         return len(self._ready)
 
     @property
     def oldest_s(self) -> float:
-        """How long the first of them has been due."""
+        """Seconds for which the first of them has been due; 0 if the queue is empty."""
         return self._loop.time() - self._due[self._ready[0]] if self._ready else 0.0
 
     def add(self, key: K, delay_s: float = 0.0) -> None:
-        """Have the key worked on, now or in ``delay_s`` seconds."""
+        """Adds a key, due now or in ``delay_s`` seconds."""
         if self._closed or key in self._due:
             return
         if delay_s > 0:
@@ -75,12 +75,12 @@ class WorkQueue(Generic[K]):
             self._wakeup.set()
 
     def add_all(self, keys: Iterable[K]) -> None:
-        """Have all of them worked on now."""
+        """Adds keys that are due now."""
         for key in keys:
             self.add(key)
 
     def retry(self, key: K, first_backoff_s: float | None = None) -> float:
-        """Add the key after a failure: twice as long after each one in a row, with jitter. Returns the delay."""
+        """Adds the key after a failure and returns the delay in seconds, which doubles with each failure in a row, with jitter."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         first_s = self._first_backoff_s if first_backoff_s is None else first_backoff_s
@@ -89,20 +89,20 @@ class WorkQueue(Generic[K]):
         return delay
 
     def succeeded(self, key: K) -> None:
-        """The next failure counts as the first one."""
+        """Resets the back-off of the key."""
         self._failures.pop(key, None)
 
     async def run(self, workers: int, work: Callable[[K], Awaitable[None]]) -> None:
-        """Give keys to ``workers`` concurrent calls of ``work`` until the queue is closed; returns when the last call is done.
+        """Passes keys to ``workers`` concurrent calls of ``work`` until the queue is closed; returns when the last call is done.
 
-        ``work`` handles its own failures: an exception that leaves it ends the run.
+        ``work`` must handle its own failures: an exception from it ends the run.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(self._worker(work))
 
     def close(self) -> None:
-        """Give out no more keys; calls under way go on to their end."""
+        """Hands out no more keys; running calls finish."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()

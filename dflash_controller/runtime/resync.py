@@ -1,4 +1,4 @@
-"""The authoritative list of everything, at start and every few minutes: watches can miss deletions, and time passes without events."""
+"""Lists everything at start and every few minutes, because watches can miss deletions and deadlines pass without events."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dflash_controller.runtime.queue import WorkQueue
 
 FIRST_RETRY_SECONDS = 1.0
 SPREAD = 0.2
-"""Share of the interval over which the unchanged deployments are looked at."""
+"""Share of the interval over which the reconciles of unchanged deployments are spread."""
 
 log = logging.getLogger(__name__)
 
 
 class Resync:
-    """Keeps the store true and every deployment looked at once per interval."""
+    """Corrects the store and queues every deployment once per interval."""
 
     def __init__(
         self, reader: Reader, store: Store, executor: Executor, queue: WorkQueue[Key], metrics: Metrics, *, interval_s: float
@@ -41,12 +41,12 @@ class Resync:
         self._woken = asyncio.Event()
 
     def watch_opened(self, kind: Kind, namespace: str | None) -> None:
-        """A watch began with a list, and may have missed deletions before it: list this kind once more."""
+        """Schedules another list of this kind: a watch that began with a list may have missed deletions before it."""
         self._stale.add((kind, namespace))
         self._woken.set()
 
     async def first(self) -> None:
-        """Fill the store, waiting out failures of the API server, and have every deployment looked at."""
+        """Fills the store, retrying while the API server fails, and queues every deployment."""
         delay_s = FIRST_RETRY_SECONDS
         while not await self._list():
             await asyncio.sleep(delay_s)
@@ -54,7 +54,7 @@ class Resync:
         self._queue.add_all(sorted(self._store.keys()))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             await self._relist_until(asyncio.get_running_loop().time() + self._interval_s * random.uniform(0.9, 1.1))
             if await self._list():
@@ -63,14 +63,14 @@ class Resync:
                     self._queue.add(key, random.uniform(0.0, self._interval_s * SPREAD))
 
     def overdue(self) -> str | None:
-        """A health check: lists succeed, or have failed for less than three intervals."""
+        """Health check: returns a message if lists have failed for three intervals and a minute, else None."""
         if self._last is None:
             return None
         age = time.monotonic() - self._last
         return f"the last complete list is {age:.0f} s old" if age > 3 * self._interval_s + 60 else None
 
     async def _relist_until(self, end: float) -> None:
-        """List kinds whose watch began anew; a list that fails is left to the next complete one."""
+        """Lists kinds whose watch was restarted, until ``end``. A failed list is left to the next complete one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end):
                 while True:
@@ -81,7 +81,7 @@ class Resync:
                         try:
                             self._queue.add_all(await self._reader.relist(kind, namespace))
                         except ApiError as error:
-                            log.warning("%s could not be listed after its watch began: %s", kind.name, error)
+                            log.warning("%s could not be listed after its watch was restarted: %s", kind.name, error)
 
     async def _list(self) -> bool:
         started = time.monotonic()
@@ -92,6 +92,6 @@ class Resync:
             return False
         self._last = time.monotonic()
         self._metrics.resynced()
-        log.info("listed the cluster in %.1f s: %d deployments, %d with news", self._last - started, len(self._store.keys()), len(changed))
+        log.info("listed the cluster in %.1f s: %d deployments, %d changed", self._last - started, len(self._store.keys()), len(changed))
         self._queue.add_all(changed)
         return True

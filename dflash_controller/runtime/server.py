@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``, on every replica, leader or not."""
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` on every replica, leader or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from dflash_controller.runtime.metrics import Metrics
 
 Check = Callable[[], str | None]
-"""Returns what is wrong, None when all is well."""
+"""Returns what is wrong, None if the check passes."""
 
 
 class HealthServer:
@@ -30,16 +30,16 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None)
 
     def live_while(self, name: str, check: Check) -> None:
-        """Restart the process when this check complains."""
+        """Adds a liveness check: the kubelet restarts the process when it fails."""
         self._checks["/healthz"][name] = check
 
     def ready_while(self, name: str, check: Check) -> None:
-        """Take the process out of its Services when this check complains."""
+        """Adds a readiness check: the pod is removed from its Services while it fails."""
         self._checks["/readyz"][name] = check
 
     @property
     def port(self) -> int:
-        """The port in use, also where 0 was asked for."""
+        """The port in use, also if 0 was configured."""
         return int(self._runner.addresses[0][1])
 
     async def __aenter__(self) -> Self:

@@ -18,26 +18,26 @@ _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount
 
 Seconds = Annotated[float, Field(gt=0)]
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
-"""What the kubelet adds for each Service of the namespace: one called dflash-x gives DFLASH_X_SERVICE_HOST, DFLASH_X_PORT and so on."""
+"""Variables that the kubelet adds for each Service of the namespace: for one called dflash-x, DFLASH_X_SERVICE_HOST, DFLASH_X_PORT, …"""
 _FILES = tuple(f"prometheus_{name}_file" for name in ("bearer_token", "basic_auth", "ca", "cert", "key"))
 _LISTS = ("namespaces", "allowed_host_paths")
 
 
 class SettingsError(Exception):
-    """A variable has a value that cannot be used; the message names the variable."""
+    """A variable has an invalid value; the message names the variable."""
 
 
 class Settings(BaseModel):
-    """Each field is read from ``DFLASH_`` and its name in capitals; lists are separated by commas. An empty variable counts as absent."""
+    """Each setting is read from the variable ``DFLASH_`` plus its name in capitals. Commas separate lists; empty counts as absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     namespaces: tuple[str, ...] = ()
     """Namespaces to serve; empty: all of them."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
-    """Reconciles that may be under way at the same time."""
+    """Maximum number of concurrent reconciles."""
     resync_seconds: Seconds = 300.0
-    """Time between two authoritative lists of everything."""
+    """Time between two full lists of all objects."""
 
     prometheus_url: str | None = None
     """Base URL of a Prometheus HTTP API; absent: the operator scrapes the engines itself."""
@@ -46,62 +46,62 @@ class Settings(BaseModel):
     prometheus_basic_auth_file: str | None = None
     """File with one line, ``user:password``."""
     prometheus_ca_file: str | None = None
-    """Authorities that sign the certificate of Prometheus; absent: those of the system."""
+    """CA bundle for the certificate of Prometheus; absent: the system's CAs."""
     prometheus_cert_file: str | None = None
-    """Client certificate, where Prometheus asks for one."""
+    """Client certificate, if Prometheus requires one."""
     prometheus_key_file: str | None = None
     """Key of the client certificate."""
     prometheus_tenant: str | None = None
     """Sent as ``X-Scope-OrgID`` (Mimir, Thanos, Cortex)."""
     prometheus_matcher: dict[str, str] = {}
-    """Labels added to every query where one Prometheus holds several clusters, such as ``cluster=eu-1``."""
+    """Label matchers added to every query if one Prometheus has several clusters, such as ``cluster=eu-1``."""
     scrape_seconds: Seconds = 30.0
-    """Time between two rounds of metrics, be they queries of Prometheus or direct scrapes."""
+    """Time between two collections of metrics, from Prometheus or by direct scrapes."""
     metrics_window_seconds: Seconds = 300.0
-    """Window over which the metrics in the status are taken."""
+    """Window of the metrics in the status."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 60.0
-    """How long a candidate's first replica is left alone before its metrics count: kernels are compiled and graphs captured."""
+    """Time before the metrics of a candidate's first replica count, because it still compiles kernels and captures graphs."""
     tuning_seconds: Seconds = 60.0
-    """Time between two looks of the tuner at one deployment."""
+    """Time between two evaluations of a deployment by the tuner."""
     tuning_slot_seconds: Seconds = 60.0
-    """The tuner sums up loads and acceptance over so many seconds; a shorter ``spec.tuning.window`` counts as long."""
+    """The tuner adds up loads and acceptance over this time; a shorter ``spec.tuning.window`` counts as this long."""
     learned_record_seconds: Seconds = 3600.0
-    """At least this long between two writes of what the tuner has learned to the revision in force."""
+    """Minimum time between two writes of what the tuner has learned to the stable revision."""
 
     sglang_version: str | None = None
-    """SGLang release of a DFlashDeployment that names none; absent: the newest contract-tested one."""
+    """SGLang release for DFlashDeployments without spec.engine.version; absent: the newest contract-tested release."""
     vllm_version: str | None = None
     """The same for vLLM."""
     sglang_image: str | None = None
-    """Image, with ``{version}`` where the release goes; absent: the project's own on Docker Hub."""
+    """Image with ``{version}`` as the placeholder for the release; absent: the project's image on Docker Hub."""
     vllm_image: str | None = None
     """The same for vLLM."""
     allowed_host_paths: tuple[str, ...] = ()
-    """Directories under which ``spec.storage.hostPath`` may point; empty: nowhere."""
+    """Directories under which ``spec.storage.hostPath`` may be; empty: not allowed."""
 
     http_host: str | None = None
-    """Address of metrics and health; absent: every address, IPv4 and IPv6."""
+    """Listen address of metrics and health; absent: all addresses, IPv4 and IPv6."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    """Port of metrics and health; 0 takes a free one."""
+    """Port of metrics and health; 0: any free port."""
     log_format: Literal["json", "text"] = "json"
     """One JSON object per line, or text for people."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
 
     leader_election: bool = True
-    """False only where exactly one process runs."""
+    """Set to false only if exactly one process runs."""
     lease_name: str = "dflash-operator"
-    """Operators that serve different namespaces need different ones."""
+    """Name of the Lease. Operators that serve different namespaces need different names."""
     lease_namespace: str = ""
-    """Absent: ``POD_NAMESPACE``, the service account's namespace, or ``default``."""
+    """Namespace of the Lease; absent: ``POD_NAMESPACE``, the service account's namespace, or ``default``."""
     lease_duration_seconds: Seconds = 15.0
-    """Others wait for so long without a renewal before they take over."""
+    """Time without a renewal after which another replica takes over."""
     renew_deadline_seconds: Seconds = 10.0
-    """The leader ends when it could not renew for so long."""
+    """Time without a successful renewal after which the leader exits."""
     retry_period_seconds: Seconds = 2.0
     """Time between two renewals."""
     pod_name: str = ""
-    """Who holds the lease; absent: ``POD_NAME``, ``POD_ID`` or the host name."""
+    """Identity of the Lease holder; absent: ``POD_NAME``, ``POD_ID`` or the host name."""
 
     @field_validator("allowed_host_paths")
     @classmethod
@@ -129,7 +129,7 @@ class Settings(BaseModel):
     @classmethod
     def _readable(cls, path: str | None) -> str | None:
         if path is not None and not os.access(path, os.R_OK):
-            raise ValueError("is not a file that can be read")
+            raise ValueError("is not a readable file")
         return path
 
     @field_validator("prometheus_matcher", mode="before")
@@ -153,18 +153,18 @@ class Settings(BaseModel):
     def _ordered(self) -> Self:
         if not self.lease_duration_seconds > self.renew_deadline_seconds > self.retry_period_seconds:
             raise ValueError(
-                "DFLASH_LEASE_DURATION_SECONDS must be more than DFLASH_RENEW_DEADLINE_SECONDS, "
-                "and that more than DFLASH_RETRY_PERIOD_SECONDS"
+                "DFLASH_LEASE_DURATION_SECONDS must be greater than DFLASH_RENEW_DEADLINE_SECONDS, "
+                "and that greater than DFLASH_RETRY_PERIOD_SECONDS"
             )
         return self
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Raises SettingsError for a value that cannot be used and for a ``DFLASH_`` variable that does not exist."""
+        """Reads the settings. Raises SettingsError for an invalid value and for an unknown ``DFLASH_`` variable."""
         given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in environ.items() if name.startswith(PREFIX)}
         unknown = sorted(name for name in set(given) - set(cls.model_fields) if not _SERVICE_LINK.search(f"_{name.upper()}"))
         if unknown:
-            raise SettingsError("; ".join(f"{PREFIX}{name.upper()}: there is no such setting" for name in unknown))
+            raise SettingsError("; ".join(f"{PREFIX}{name.upper()}: unknown setting" for name in unknown))
         values: dict[str, Any] = {name: value for name, value in given.items() if value and name in cls.model_fields}
         for name in _LISTS:
             if name in values:

@@ -1,7 +1,8 @@
-"""Watches, by kopf: every event goes into the store, and the deployment it is about into the queue. kopf itself writes nothing.
+"""Watches with kopf: every event goes into the store, and the key of its deployment into the queue. kopf itself writes nothing.
 
-kopf runs on a thread and event loop of its own. At its end it waits for, and then cancels, every task younger than itself on its loop;
-those would be the workers' too. It installs no signal handlers there either, so the order of stopping stays with the operator.
+kopf runs on its own thread and event loop. When it ends it waits for, then cancels, every task on its loop that is younger than itself; on
+a shared loop these would include the workers. On a thread it installs no signal handlers either, so the operator controls the order of
+stopping.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
 
 ERROR_BACKOFFS = (1, 1, 2, 3, 5, 8, 13, 21, 34, 34, 34, 34, 34, 34, 34)
-"""Pauses, in seconds, between tries of a watch that is answered with errors: about five minutes, then the process ends and is restarted."""
+"""Pauses in seconds between attempts of a failing watch: about five minutes in total, then the process ends and is restarted."""
 SPARE_CONNECTIONS = 16
 WATCH_USER_AGENT = f"{USER_AGENT} (watch)"
 
@@ -36,10 +37,10 @@ Opened = Callable[[Kind, str | None], None]
 
 
 class EventSink:
-    """Takes events from kopf's thread to the operator's loop. Create it on that loop.
+    """Passes events from kopf's thread to the operator's loop. Create it on that loop.
 
-    ``opened`` is told of a watch that begins with a list (kind, namespace). kopf makes no event of what was deleted since its last list
-    or before its first one; whoever keeps a store has to list that kind once more.
+    ``opened`` is called with kind and namespace of a watch that begins with a list. kopf emits no event for objects deleted since its last
+    list or before its first one, so the owner of a store must list that kind again.
     """
 
     def __init__(self, store: Store, *, enqueue: Callable[[Key], None], arrived: Callable[[str], None], opened: Opened) -> None:
@@ -65,7 +66,7 @@ class EventSink:
 
 
 def make_registry(sink: EventSink, namespaces: Sequence[str]) -> kopf.OperatorRegistry:
-    """kopf's handlers: settings at startup, login, and one event handler per kind. No namespaces: all of them."""
+    """Returns kopf's handlers: settings at startup, login, and one event handler per kind. No namespaces means all."""
     connections = len(kinds.STORED) * max(1, len(namespaces)) + SPARE_CONNECTIONS
     registry = kopf.OperatorRegistry()
 
@@ -86,10 +87,10 @@ def make_registry(sink: EventSink, namespaces: Sequence[str]) -> kopf.OperatorRe
 
 
 def configure_kopf(settings: kopf.OperatorSettings, *, clusterwide: bool) -> None:
-    """No peering, no posted events, bounded waits, and children filtered by the API server.
+    """Turns off peering and posted events, limits waits, and lets the API server filter children.
 
-    An operator of some namespaces may read neither CustomResourceDefinitions nor namespaces, and kopf would try for minutes. It does not
-    look for kinds installed later then: the periodic list finds their objects, a restart watches them.
+    An operator limited to some namespaces may read neither CustomResourceDefinitions nor namespaces, and kopf would retry for minutes. So
+    kopf does not scan for kinds installed later: the periodic list finds their objects, and a restart watches them.
     """
     settings.scanning.disabled = not clusterwide
     settings.peering.standalone = True
@@ -117,14 +118,14 @@ class Watches:
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Watch until ``stop`` was called; raises what kopf gives up on, such as a watch refused for minutes."""
+        """Watches until ``stop`` is called. Raises the error on which kopf gives up, such as a watch refused for minutes."""
         await asyncio.to_thread(self._run)
 
     def stop(self) -> None:
         self._stop.set()
 
     def _run(self) -> None:
-        # kopf takes an identity not given from the user's name, which a random UID in a container does not have.
+        # By default kopf takes the identity from the user's name, which a random UID in a container does not have.
         identity: Any = self._identity
         kopf.run(
             registry=make_registry(self._sink, self._namespaces),
@@ -144,7 +145,7 @@ def _handler(kind: Kind, sink: EventSink) -> Callable[..., Any]:
 
 
 def _watch_openings(prefix: str, namespaces: Sequence[str | None], opened: Opened) -> aiohttp.ClientMiddlewareType:
-    """Tells watches that follow a list from those that go on where the last one ended, by the requests kopf makes: it has no hook."""
+    """Detects watches that follow a list, as opposed to resumed ones, from kopf's requests, because kopf has no hook for it."""
     places = {prefix + kind.path(namespace): (kind, namespace) for kind in kinds.STORED for namespace in namespaces}
     listed: set[str] = set()
 

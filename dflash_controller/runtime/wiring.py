@@ -1,4 +1,4 @@
-"""What the operator's settings mean to the layers that know nothing of settings."""
+"""Builds the parts of other layers from the operator's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_controller.runtime.settings import Settings
 
 
 def operator_defaults(settings: Settings) -> OperatorDefaults:
-    """What a DFlashDeployment gets where it says nothing."""
+    """Returns the operator's defaults for fields that a DFlashDeployment omits."""
     known = OperatorDefaults()
     versions = {"sglang": settings.sglang_version, "vllm": settings.vllm_version}
     images = {"sglang": settings.sglang_image, "vllm": settings.vllm_image}
@@ -27,7 +27,7 @@ def operator_defaults(settings: Settings) -> OperatorDefaults:
 
 
 def metrics_source(settings: Settings) -> Source:
-    """Prometheus where there is one, else direct scrapes."""
+    """Returns Prometheus as the source if it is configured, else direct scrapes."""
     if settings.prometheus_url is None:
         return Scraper(ScrapeSettings(window_s=settings.metrics_window_seconds, max_age_s=3 * settings.scrape_seconds))
     prometheus = PrometheusSettings(

@@ -1,4 +1,4 @@
-"""What happens around one reconcile: times, failures, and when to look again."""
+"""Wraps one reconcile: measures it, handles its failure, and requeues it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
 
 CONFLICT_BACKOFF_S = 0.05
-"""After a conflict nothing is wrong: the store has been corrected, and only a quarrel that goes on deserves a pause."""
+"""First pause after a conflict. It is short, because the store is up to date by then; only repeated conflicts need longer pauses."""
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,12 @@ class Reconciler(Protocol):
     """Brings one deployment nearer to what its spec asks for."""
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds until another look is wanted, None to wait for a change."""
+        """Returns the seconds until the next reconcile, None to wait for a change."""
         ...
 
 
 class Worker:
-    """The ``work`` of the queue: never raises, so that one deployment's failure is its own."""
+    """The ``work`` of the queue. It never raises, so that a failure affects one deployment only."""
 
     def __init__(self, reconciler: Reconciler, queue: WorkQueue[Key], metrics: Metrics) -> None:
         self._reconciler = reconciler
@@ -45,10 +45,10 @@ class Worker:
         except PlanConflict as conflict:
             result = "conflict"
             delay_s = self._queue.retry(key, CONFLICT_BACKOFF_S)
-            log.info("%s: planning again in %.1f s: %s", key, delay_s, conflict, extra={"deployment": str(key)})
+            log.info("%s: conflict, retrying in %.1f s: %s", key, delay_s, conflict, extra={"deployment": str(key)})
         except LostLeadership as lost:
             self._metrics.failed("LostLeadership")
-            log.warning("%s: left to the next leader: %s", key, lost, extra={"deployment": str(key)})
+            log.warning("%s: not finished, the next leader continues: %s", key, lost, extra={"deployment": str(key)})
         except ApiError as error:
             self._failed(key, type(error).__name__, f"the API server: {error}")
         except Exception as error:
@@ -59,4 +59,4 @@ class Worker:
     def _failed(self, key: Key, reason: str, what: str, error: Exception | None = None) -> None:
         self._metrics.failed(reason)
         delay_s = self._queue.retry(key)
-        log.error("%s: %s; next try in %.1f s", key, what, delay_s, exc_info=error, extra={"deployment": str(key)})
+        log.error("%s: %s; retrying in %.1f s", key, what, delay_s, exc_info=error, extra={"deployment": str(key)})

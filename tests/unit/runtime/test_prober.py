@@ -140,7 +140,7 @@ def test_a_failed_run_is_tried_again_after_a_minute_while_it_is_wanted() -> None
         assert scene.prober.error(KEY) == "The candidate failed."
         scene.prober.want(KEY, ASKED)
         await asyncio.sleep(70)
-        assert scene.prober.error(KEY) == "The probe failed inside the operator; its log says how."
+        assert scene.prober.error(KEY) == "The probe failed because of an internal error; see the operator's log."
         await asyncio.sleep(70)
         assert scene.prober.error(KEY) is None
         assert scene.prober.answers(KEY)
