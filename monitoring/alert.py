@@ -1,4 +1,4 @@
-"""An alert, and words that several of them share. Pure."""
+"""The type of an alert, and text that several alerts share. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from monitoring.links import runbook
 
 Severity = Literal["critical", "warning", "info"]
-"""As Alertmanager's usual routes have it: wake somebody up, a ticket for the next working day, worth knowing."""
+"""Severities as Alertmanager's usual routes use them: a page, a ticket for the next working day, information."""
 
 DEPLOYMENT = "{{ $labels.namespace }}/{{ $labels.deployment }}"
 """Its name, in annotations."""
@@ -32,7 +32,7 @@ class Alert:
     page: str
     """Name of its runbook."""
     source: str
-    """Why these thresholds and times, and where they are from."""
+    """Reason for the thresholds and times, and where they come from."""
 
     def to_dict(self) -> dict[str, Any]:
         """As in a rule file."""

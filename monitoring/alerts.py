@@ -1,7 +1,7 @@
 """Every alert. Pure.
 
-None fires on a healthy system that is idle, after a scaling to zero, or during a normal rollout: quotients have no value without traffic,
-what is said of pods goes with the pods, and a candidate is its rollout's business.
+None fires on a healthy system that is idle, scaled to zero, or in a normal rollout: ratios have no value without traffic, series of pods
+end with the pods, and alerts leave a candidate to its rollout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alerts on what the operator says of a deployment in its status. Pure."""
+"""Alerts on the conditions that the operator sets on a deployment. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOVING = "Preparing|Canary|Analyzing|Progressing|RollingBack"
 
 def conditions() -> list[Alert]:
     unavailable, stalled = (f'{_AGE}{{type="{type}",status="{status}"' for type, status in (("Available", "False"), ("Stalled", "True")))
-    wanted, serving = (f'max by (namespace, deployment) (dflash:replicas{{state="{state}"}})' for state in ("desired", "serving"))
+    desired, serving = (f'max by (namespace, deployment) (dflash:replicas{{state="{state}"}})' for state in ("desired", "serving"))
     used = f"(dflash:startup_seconds - {SCHEDULING_S}) / dflash:startup_budget_seconds"
     return [
         Alert(
@@ -25,14 +25,15 @@ def conditions() -> list[Alert]:
             ),
             hold="2m",
             severity="critical",
-            summary=f"{DEPLOYMENT}: too few replicas have served for {{{{ $value | humanizeDuration }}}}",
+            summary=f"{DEPLOYMENT}: too few ready replicas for {{{{ $value | humanizeDuration }}}}",
             description=(
-                "Fewer serve than spec.replicas - maxUnavailable, for longer than a start may take or with no hope that waiting helps."
+                "Fewer than spec.replicas - spec.rollout.maxUnavailable replicas are ready, for longer than a start may take, or the "
+                "condition Stalled says that waiting does not help."
             ),
             page="group-degraded",
             source=(
-                "status.startupBudgetSeconds and the operator's 10 min for scheduling and image pull; where the operator says that a "
-                "human is needed, 2 min, if it has served within the last day."
+                "status.startupBudgetSeconds and the operator's 10 min for scheduling and image pull; with condition Stalled, 2 min, if "
+                "the deployment had ready replicas within the last day."
             ),
         ),
         Alert(
@@ -43,18 +44,18 @@ def conditions() -> list[Alert]:
             ),
             hold="5m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: nothing will get better without a human: {{{{ $labels.reason }}}}",
-            description="The condition Stalled says in words what is wrong and what to do. What ran before still runs.",
+            summary=f"{DEPLOYMENT}: stalled, needs your action: {{{{ $labels.reason }}}}",
+            description="The message of the condition Stalled says what is wrong and what to do. The pods that ran before still run.",
             page="stalled",
-            source="The operator decides; 5 min leave out what is mended at once.",
+            source="The operator decides; 5 min leave out what is fixed at once.",
         ),
         Alert(
             name="DFlashReplicasMissing",
-            expr=f'({wanted} - {serving} > 0)\nunless {_ON} dflash:rollout_phase{{phase=~"{_MOVING}"}}',
+            expr=f'({desired} - {serving} > 0)\nunless {_ON} dflash:rollout_phase{{phase=~"{_MOVING}"}}',
             hold="1h",
             severity="warning",
-            summary=f"{DEPLOYMENT}: {{{{ $value }}}} replicas have been missing for an hour",
-            description="The others serve. During a rollout one may be missing all the time.",
+            summary=f"{DEPLOYMENT}: replicas missing for an hour: {{{{ $value }}}}",
+            description="The other replicas serve. Rollouts do not count, because one replica may be missing throughout.",
             page="replicas-missing",
             source="Longer than any start: the longest start-up budget of the catalog's models is some 50 min.",
         ),
@@ -63,9 +64,9 @@ def conditions() -> list[Alert]:
             expr=f"{used} > 0.8",
             hold="5m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: the slowest start took {{{{ $value | humanizePercentage }}}} of the time it may take",
+            summary=f"{DEPLOYMENT}: the slowest start used {{{{ $value | humanizePercentage }}}} of its start-up budget",
             description=(
-                "At the end of the budget the kubelet kills the engine and begins again, for ever. A slower disk or network is enough."
+                "When the budget is exceeded, the kubelet restarts the engine, again and again. A slower disk or network is enough."
             ),
             page="startup-budget-nearly-used",
             source="80 % of status.startupBudgetSeconds, beyond the 10 min that the operator allows for scheduling and image pull.",
@@ -76,8 +77,8 @@ def conditions() -> list[Alert]:
             hold="15m",
             severity="warning",
             summary=f"{DEPLOYMENT}: another writer keeps changing fields that the operator owns",
-            description="The operator puts them back, ever less often. Meanwhile pods may be replaced to and fro.",
+            description="The operator resets them with growing delays. Until the conflict ends, pods may be replaced repeatedly.",
             page="spec-drift",
-            source="A fight that ends by itself within 15 min was a deployment of something else.",
+            source="A conflict that ends within 15 min was a rollout of the other tool.",
         ),
     ]

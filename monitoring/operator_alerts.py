@@ -19,22 +19,22 @@ def operator() -> list[Alert]:
             expr="absent(dflash_build_info)",
             hold="5m",
             severity="critical",
-            summary="No DFlash operator is there to be scraped",
+            summary="Prometheus scrapes no DFlash operator",
             description=(
-                "Engines keep serving. Nothing is scaled, replaced, repaired or rolled back, and a candidate on trial stays on trial."
+                "Engines keep serving, but nothing is scaled, replaced, repaired or rolled back, and a candidate on trial stays on trial."
             ),
             page="operator-down",
-            source="A restart takes seconds, a node that is drained a minute or two.",
+            source="A restart takes seconds, the drain of a node a minute or two.",
         ),
         Alert(
             name="DFlashOperatorNoLeader",
             expr="sum by (namespace, lease) (max by (namespace, instance, lease) (dflash_leader)) != 1",
             hold="2m",
             severity="critical",
-            summary=f"{_OPERATOR} has {{{{ $value }}}} leaders, and must have one",
+            summary=f"{_OPERATOR} has {{{{ $value }}}} leaders instead of one",
             description=(
-                "Without a leader nothing is done, as with no operator at all. Two that believe to lead for so long are a fault; writes "
-                "are fenced all the same."
+                "Without a leader nothing is reconciled, as with no operator at all. Two leaders for this long are an error; preconditions "
+                "on writes still prevent conflicting changes."
             ),
             page="operator-no-leader",
             source=f"{_OPERATIONS}: a standby takes over 15 s after the last renewal.",
@@ -45,17 +45,17 @@ def operator() -> list[Alert]:
             hold="30m",
             severity="warning",
             summary=f"{_OPERATOR}: {{{{ $value | humanizePercentage }}}} of reconciles fail",
-            description="At least one deployment is not brought to what its spec asks for. Conflicts are normal and not counted.",
+            description="At least one deployment does not reach its spec. Conflicts are normal and do not count.",
             page="reconcile-errors",
-            source=f"{_OPERATIONS}; 5 % leave out single failures, 30 min an API server that comes back.",
+            source=f"{_OPERATIONS}; 5 % leave out single failures, 30 min a short outage of the API server.",
         ),
         Alert(
             name="DFlashReconcileBacklog",
             expr="max by (namespace) (dflash_workqueue_oldest_seconds) > 60",
             hold="5m",
             severity="warning",
-            summary=f"{_OPERATOR}: a deployment has been waiting for {{{{ $value | humanizeDuration }}}} to be looked at",
-            description="Changes and repairs come late.",
+            summary=f"{_OPERATOR}: a deployment has waited {{{{ $value | humanizeDuration }}}} for a reconcile",
+            description="Changes and repairs are delayed.",
             page="reconcile-backlog",
             source=_OPERATIONS,
         ),
@@ -66,10 +66,10 @@ def operator() -> list[Alert]:
             severity="warning",
             summary=f"{_OPERATOR} has not listed its objects for {{{{ $value | humanizeDuration }}}}",
             description=(
-                "It works from what watches tell, and a watch may have missed something. The kubelet restarts it after three intervals "
-                "and a minute."
+                "It relies on watches alone, and a watch may have missed something. The kubelet restarts it after three intervals and a "
+                "minute."
             ),
             page="watch-stale",
-            source=f"{_OPERATIONS}: a list is taken every 5 min; 20 min are four.",
+            source=f"{_OPERATIONS}: it lists every 5 min; 20 min are four lists.",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Alerts on what users get, and on what it takes to see it. Pure."""
+"""Alerts on the service that users get, and on the metrics needed to see it. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from monitoring.revision_rules import TPOT_OBJECTIVE_S, TTFT_OBJECTIVE_S
 from monitoring.rule import summed
 
 _ALLOWED = 0.01
-"""Part of the requests that may be slow: the objectives are of the 99th percentile."""
+"""Share of the requests that may be slow: the objectives are for the 99th percentile."""
 _BURNS = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
-"""Long window, short window, how many times too fast: 2 % of a month's allowance in an hour, 5 % in six (Site Reliability Workbook,
-chapter 5)."""
+"""Long window, short window, burn rate: 2 % of a month's error budget in an hour, 5 % in six (Site Reliability Workbook, chapter 5)."""
 _SAMPLES = 100
-"""As a rollout asks for (minSamples of ttft and latency)."""
+"""Minimum requests, as for a rollout (minSamples of ttft and latency)."""
 _BURN_SOURCE = (
     "Objectives: MLPerf Inference, Llama 2 70B, Server: 99 % within 2 s and 0.2 s. Burn rates 14.4 and 6: Site Reliability Workbook. At "
-    "least 100 requests in the long window, as a rollout asks for, and none in the first half hour, when kernels are compiled."
+    "least 100 requests in the long window, as for a rollout, and not in the first half hour, when kernels are compiled."
 )
 
 
 _BLIND = "MetricsMissing|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
-"""Reasons of MetricsAvailable that are failures; NoPods is none."""
+"""Reasons of MetricsAvailable that are failures; NoPods is not one."""
 
 
 def latency() -> list[Alert]:
     return [
-        _burn(
-            "TTFT", "first_tokens", "slow_first_tokens", f"waited longer than {TTFT_OBJECTIVE_S:g} s for the first token", "ttft-slo-burn"
-        ),
-        _burn("TPOT", "timed_outputs", "slow_outputs", f"got a token less often than every {TPOT_OBJECTIVE_S:g} s", "tpot-slo-burn"),
+        _burn("TTFT", "first_tokens", "slow_first_tokens", f"waited more than {TTFT_OBJECTIVE_S:g} s for the first token", "ttft-slo-burn"),
+        _burn("TPOT", "timed_outputs", "slow_outputs", f"took more than {TPOT_OBJECTIVE_S:g} s per output token", "tpot-slo-burn"),
     ]
 
 
-def _burn(what: str, measured: str, slow: str, words: str, page: str) -> Alert:
+def _burn(what: str, measured: str, slow: str, what_happened: str, page: str) -> Alert:
     total, late = f"dflash:deployment_{measured}:rate2m", f"dflash:deployment_{slow}:rate2m"
 
     def share(window: str) -> str:
@@ -47,10 +44,10 @@ def _burn(what: str, measured: str, slow: str, words: str, page: str) -> Alert:
         expr=f"({' or '.join(either)})\nand 3600 * avg_over_time({total}[1h]) >= {_SAMPLES}\nand {total} offset 30m >= 0",
         hold="2m",
         severity="critical",
-        summary=f"{DEPLOYMENT}: {{{{ $value | humanizePercentage }}}} of requests {words}",
+        summary=f"{DEPLOYMENT}: {{{{ $value | humanizePercentage }}}} of requests {what_happened}",
         description=(
-            "At this pace the allowance of a month (1 % of its requests) is gone in five days or sooner. SGLang tells it of streaming "
-            "requests only."
+            "At this rate the error budget of a month (1 % of its requests) is used up in five days or less. SGLang measures it for "
+            "streaming requests only."
         ),
         page=page,
         source=_BURN_SOURCE,
@@ -71,13 +68,13 @@ def load() -> list[Alert]:
             severity="critical",
             summary=f'{DEPLOYMENT}: {{{{ $value | printf "%.0f" }}}} requests wait in the engines\' queues',
             description=(
-                "The KV cache is full, or more requests wait than are served: latency grows with every request. Another block size helps "
-                "little here; replicas do."
+                "The KV cache is full, or more requests wait than are served, so latency grows with every request. Another block size "
+                "helps little; raise spec.replicas."
             ),
             page="queue-saturated",
             source=(
-                "10 min outlast a burst. From 90 % of the KV cache on engines preempt requests; where as many wait as are served, "
-                "waiting doubles latency."
+                "10 min outlast a burst. From 90 % of the KV cache on engines preempt requests; if as many wait as are served, waiting "
+                "doubles latency."
             ),
         ),
         Alert(
@@ -86,7 +83,7 @@ def load() -> list[Alert]:
             hold="5m",
             severity="critical",
             summary=f"{DEPLOYMENT}: {{{{ $value | humanizePercentage }}}} of requests fail",
-            description="Answers with a 5xx status, or cut short by an error of the engine.",
+            description="The engine answered them with a 5xx status, or its error cut the answer short.",
             page="requests-failing",
             source="Five times what a rollout forgives a candidate (1 point), of at least 20 requests, as many as its fast path asks for.",
         ),
@@ -102,10 +99,9 @@ def replicas() -> list[Alert]:
             expr=f"count by (namespace, deployment) ({up} == 0)",
             hold="1h",
             severity="critical",
-            summary=f"{DEPLOYMENT}: {{{{ $value }}}} engine pods have not answered for an hour",
+            summary=f"{DEPLOYMENT}: engine pods without an answer for an hour: {{{{ $value }}}}",
             description=(
-                "Longer than any start takes. Prometheus cannot read their metrics page, which engines serve as soon as they serve "
-                "requests."
+                "No start takes that long. Prometheus cannot scrape /metrics, which engines serve as soon as they serve requests."
             ),
             page="replica-down",
             source="The longest start-up budget of the catalog's models is some 50 min.",
@@ -120,9 +116,10 @@ def replicas() -> list[Alert]:
             ),
             hold="10m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: engines serve, and the operator or Prometheus gets no metrics of them",
+            summary=f"{DEPLOYMENT}: engines serve, but the operator or Prometheus gets no metrics from them",
             description=(
-                "No candidate is promoted by its metrics and nothing is tuned; alerts on this deployment cannot fire. It is served as ever."
+                "No candidate is promoted by its metrics, the tuner is held, and alerts on this deployment cannot fire. Serving is not "
+                "affected."
             ),
             page="metrics-missing",
             source="The operator says so after three bad rounds (90 s); 10 min outlast a restart of Prometheus.",
@@ -137,21 +134,21 @@ def replicas() -> list[Alert]:
             hold="15m",
             severity="warning",
             summary=(
-                f"{DEPLOYMENT}: {{{{ $value | humanize1024 }}}}B are left on claim {{{{ $labels.persistentvolumeclaim }}}}, which holds "
+                f"{DEPLOYMENT}: only {{{{ $value | humanize1024 }}}}B free on claim {{{{ $labels.persistentvolumeclaim }}}}, which stores "
                 "its weights"
             ),
             description=(
-                "The next drafter may not fit: its download fails and the rollout stays in phase Preparing. What serves goes on. Needs "
-                "kube-state-metrics and the kubelet's metrics; without them this alert cannot fire."
+                "The next drafter may not fit: then its download fails and the rollout stays in phase Preparing. Serving is not affected. "
+                "The alert needs kube-state-metrics and the kubelet's metrics; without them it cannot fire."
             ),
             page="cache-disk-low",
-            source="Twice the largest drafter of the catalog: the next one, and as much again for a download that is not complete.",
+            source="Twice the largest drafter of the catalog: the next one, and as much again for an incomplete download.",
         ),
     ]
 
 
 def _claims() -> str:
-    """Claims that engine pods may write to, by deployment."""
+    """Returns the claims that engine pods may write to, by deployment."""
     mounted = "kube_pod_spec_volumes_persistentvolumeclaims_info"
     written = f"{mounted} unless on (namespace, pod, volume) kube_pod_spec_volumes_persistentvolumeclaims_readonly == 1"
     tagged = f"({written}) * on (namespace, pod) group_left (deployment) dflash:pod_info"

@@ -8,7 +8,7 @@ from monitoring.alert import DEPLOYMENT, Alert
 from monitoring.rule import REVISION_INFO
 
 _SHORT_BLOCK = 4
-"""From here on a collapsed drafter shows as at any longer block (``speculation_health.limits``)."""
+"""Block size from which a collapsed drafter looks the same as at any longer block (``drafter_health.limits``)."""
 _BUSY = f"300 * avg_over_time(dflash:revision_steps:rate2m[5m]) >= {TELL_STEPS}"
 _NO_CANDIDATE = f'unless on (namespace, deployment, revision) {REVISION_INFO}{{role="candidate"}}'
 _STABLE = (
@@ -35,16 +35,16 @@ def speculation() -> list[Alert]:
             severity="critical",
             summary=(
                 f"{DEPLOYMENT}: the drafter of {{{{ $labels.revision }}}} has collapsed: "
-                '{{ $value | printf "%.2f" }} tokens per verify step (1 is no draft accepted)'
+                '{{ $value | printf "%.2f" }} tokens per verify step (1 means that no draft is accepted)'
             ),
             description=(
-                "Answers are right and slower than without speculation; nothing else shows it. In tuning mode Auto the operator goes "
-                "back or switches speculation off by itself; Advise and Off only tell."
+                "Answers are correct, but slower than without speculation; nothing else shows it. In spec.tuning.mode Auto the operator "
+                "rolls back or switches speculation off by itself; with Advise and Off it only reports."
             ),
             page="speculation-collapsed",
             source=(
-                "1.3 tokens per step and 2,000 steps are the operator's own limits (planning.speculation_health); a candidate is its "
-                "rollout's business. 5 min: twice what the operator takes to name it, so that it can act first."
+                "1.3 tokens per step and 2,000 steps are the operator's own limits (drafter_health); its rollout judges a candidate. 5 min "
+                "are twice the time in which the operator detects it, so that it can act first."
             ),
         ),
         Alert(
@@ -57,12 +57,12 @@ def speculation() -> list[Alert]:
                 "less than 60 % of its week's median"
             ),
             description=(
-                "The drafter works, and much worse than it did: other traffic, other weights on one replica, or a change of the target."
+                "The drafter works, but much worse than before: different traffic, different weights on one replica, or a changed target."
             ),
             page="acceptance-dropped",
             source=(
-                "0.6 of the median of 7 days: between a rollout's limits for another drafter, 5 % less (given up after proof) and half "
-                "(at once); traffic of another kind alone changes acceptance by up to a half, so this is no reason to wake anybody."
+                "0.6 of the median of 7 days lies between a rollout's limits for another drafter: 5 % less (rolled back after the "
+                "analysis) and half (at once). Different traffic alone changes acceptance by up to a half, so this is not a page."
             ),
         ),
         Alert(
@@ -79,13 +79,13 @@ def speculation() -> list[Alert]:
                 "the week's"
             ),
             description=(
-                "The traffic moves away from what the drafter was trained on. It still pays; a drafter trained on today's traffic would "
-                "pay more."
+                "The traffic drifts away from what the drafter was trained on. Speculation still helps; a drafter trained on current "
+                "traffic would help more."
             ),
             page="acceptance-drift",
             source=(
-                "A tenth less: twice what a rollout forgives (5 %). Lengths of single answers scatter by some 20 %, so the mean of the "
-                "180 answers of 300 tokens that 30,000 steps are is known to 1.5 %."
+                "A tenth less is twice what a rollout tolerates (5 %). Acceptance of single answers varies by about 20 %. 30,000 steps are "
+                "about 180 answers of 300 tokens, so their mean is known to 1.5 %."
             ),
         ),
         Alert(
@@ -94,18 +94,16 @@ def speculation() -> list[Alert]:
             hold="15m",
             severity="warning",
             summary=(
-                f'{DEPLOYMENT}: with speculation a replica makes {{{{ $value | printf "%.0f" }}}} % fewer tokens per second than '
-                "without, at the load of now"
+                f'{DEPLOYMENT}: with speculation a replica generates {{{{ $value | printf "%.0f" }}}} % fewer tokens per second than '
+                "without, at the current load"
             ),
             description=(
-                "Measured speed of the stable revision against what the tuner predicts without speculation. It predicts that only where "
-                "it is nearly certain (95 %) that off is faster than any block, or where spec.tuning.blockSizes lists 1. In mode Auto it "
-                "switches by itself."
+                "Compares the measured speed of the stable revision with the tuner's prediction without speculation. The tuner predicts it "
+                "only if it is nearly certain (95 %) that off is faster than any block size, or if spec.tuning.blockSizes lists 1. In "
+                "spec.tuning.mode Auto it switches by itself."
             ),
             page="speculation-slower-than-baseline",
-            source=(
-                "5 % is the default limit on speed of a rollout; the law of step times that the prediction rests on is good to 5 to 10 %."
-            ),
+            source=("5 % is a rollout's default limit on speed. The law of step times behind the prediction is accurate to 5 to 10 %."),
         ),
     ]
 
@@ -121,22 +119,22 @@ def tuner() -> list[Alert]:
             hold="1h",
             severity="info",
             summary=f"{DEPLOYMENT}: the tuner has been held for an hour: {{{{ $labels.reason }}}}",
-            description="The block size in force stays, whatever the load. Serving is not affected.",
+            description="The block size stays as it is, whatever the load. Serving is not affected.",
             page="tuner-held",
-            source="An hour is twice spec.tuning.minDwell (30 min by default): a change may have been due since.",
+            source="An hour is twice spec.tuning.minDwell (30 min by default): a change may have become due.",
         ),
         Alert(
             name="DFlashTunerFlapping",
             expr="changes(dflash:deployment_block_size[1d]) >= 4",
             hold="0m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: the block size in force changed {{{{ $value }}}} times in a day",
+            summary=f"{DEPLOYMENT}: the block size changed {{{{ $value }}}} times in a day",
             description=(
-                "Each change replaces every replica (unless the engine follows a schedule of its own). Traffic that swings so often is "
-                "better served by two deployments, or by a schedule."
+                "Each change replaces every replica (unless the engine follows a schedule). For traffic that varies so often use two "
+                "deployments or a schedule."
             ),
             page="tuner-flapping",
-            source="4 is the default of spec.tuning.maxChangesPerDay: the day's allowance is used up.",
+            source="4 is the default of spec.tuning.maxChangesPerDay: no more changes are allowed that day.",
         ),
     ]
 
@@ -148,26 +146,26 @@ def rollouts() -> list[Alert]:
             expr='dflash:rollout_phase{phase="Held"}',
             hold="5m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: a rollout is held and waits for you",
+            summary=f"{DEPLOYMENT}: the rollout is held and waits for your decision",
             description=(
-                "Neither the probe nor the traffic gave a verdict by the deadline, or the verdict needs a human. Nothing moves; "
-                "everything serves."
+                "The analysis was inconclusive at spec.rollout.deadline, or its result needs a human. No pod is replaced; all revisions "
+                "serve. Promote or abort the candidate."
             ),
             page="rollout-held",
-            source="The operator decides; 5 min leave out a phase that is passed through.",
+            source="The operator decides; 5 min leave out a transient phase.",
         ),
         Alert(
             name="DFlashRolloutRolledBack",
             expr='dflash:rollout_phase{phase="RolledBack"}',
             hold="1m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: the last change was worse, or did not start, and is undone",
+            summary=f"{DEPLOYMENT}: the last change was rolled back: it was worse or did not start",
             description=(
-                "The stable revision serves, and not what the spec asks for. The change is not tried again until the spec or "
+                "The stable revision serves instead of the one in the spec. The operator tries the change again only when the spec or "
                 "spec.restartId changes."
             ),
             page="rollout-rolled-back",
-            source="The operator decides. A change of the tuner's that was given up ends in phase Completed and does not show here.",
+            source="The operator decides. A rolled-back change of the tuner ends in phase Completed and does not fire this alert.",
         ),
         Alert(
             name="DFlashRolloutStuck",
@@ -177,14 +175,14 @@ def rollouts() -> list[Alert]:
             ),
             hold="2h",
             severity="warning",
-            summary=f"{DEPLOYMENT}: no replica came or went for two hours in phase {{{{ $labels.phase }}}}",
+            summary=f"{DEPLOYMENT}: no replica started or stopped for two hours in phase {{{{ $labels.phase }}}}",
             description=(
-                "A rollout that should move does not: no place for a pod, a pod that does not end, or an operator that does not write."
+                "The rollout makes no progress: a pod cannot be scheduled, a pod does not terminate, or the operator does not write."
             ),
             page="rollout-stuck",
             source=(
-                "Twice the longest start-up budget that the catalog's models have (some 50 min) and the 10 min for scheduling. Analyzing "
-                "has a deadline of its own, Preparing may wait for a change window, Paused and Held for a human."
+                "Twice the longest start-up budget of the catalog's models (about 50 min) plus the 10 min for scheduling. Analyzing has "
+                "its own deadline, Preparing may wait for a maintenance window, Paused and Held wait for a human."
             ),
         ),
         Alert(
@@ -195,9 +193,9 @@ def rollouts() -> list[Alert]:
             ),
             hold="30m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: {{{{ $value }}}} revisions serve although no rollout is under way",
-            description="Users get other speed from one pod than from the next. A pod was made or kept by somebody else, or does not end.",
+            summary=f"{DEPLOYMENT}: {{{{ $value }}}} revisions serve although no rollout is in progress",
+            description="Speed differs from pod to pod. Somebody else created or kept a pod, or a pod does not terminate.",
             page="version-skew",
-            source="A pod that ends serves for its grace period at most, which is minutes.",
+            source="A terminating pod serves for at most its grace period, which is minutes.",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Grafana dashboards, one module each; what they generate is committed as JSON."""
+"""Grafana dashboards, one module each. The generated JSON is committed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL: Mapping[str, Callable[[], Dashboard]] = {
     "operator": operator,
     "startup": startup,
 }
-"""By name of the file."""
+"""Dashboards by file name."""
 
 
 def _writer(make: Callable[[], Dashboard]) -> Callable[[], str]:
@@ -31,4 +31,4 @@ def _writer(make: Callable[[], Dashboard]) -> Callable[[], str]:
 
 
 FILES: Mapping[str, Callable[[], str]] = {f"{DIRECTORY}/{name}.json": _writer(make) for name, make in ALL.items()}
-"""Path below the repository's root, and what belongs there."""
+"""Functions that return the content of each file, by path below the repository's root."""

@@ -1,6 +1,6 @@
-"""What every dashboard is made of: variables, links, rows. Pure.
+"""The parts of every dashboard: variables, links, rows. Pure.
 
-Dashboards ask for the recording rules ``dflash:*`` wherever there is one, so one panel shows both engines.
+Dashboards query the recording rules ``dflash:*`` wherever there is one, so that one panel shows both engines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATASOURCE = models.DataSourceRef("prometheus", "${datasource}")
 TAG = "dflash"
 
 OF = 'namespace=~"$namespace", deployment=~"$deployment"'
-"""Selects what the variables choose."""
+"""Label matchers for the selected values of the variables."""
 BY = "namespace, deployment"
 
 Panel = Builder[models.Panel]
@@ -28,7 +28,7 @@ Panel = Builder[models.Panel]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Panels under one heading, from left to right; a row of the grid is 24 wide."""
+    """Panels under one heading, from left to right; the grid is 24 columns wide."""
 
     title: str
     panels: Sequence[Panel]
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Marks on every panel of a dashboard, where ``expr`` has a series; ``text`` may name its labels."""
+    """Marks on every panel of a dashboard when ``expr`` has a series; ``text`` may refer to its labels."""
 
     name: str
     expr: str
@@ -45,7 +45,7 @@ class Event:
 
 
 class _Annotation(models.AnnotationQuery):
-    """With the two fields that Grafana's Prometheus source reads and the SDK leaves out."""
+    """An annotation with the two fields that Grafana's Prometheus source reads and the SDK lacks."""
 
     def __init__(self, event: Event) -> None:
         super().__init__(event.name, DATASOURCE, icon_color=event.color, expr=event.expr)
@@ -64,37 +64,37 @@ class _AnnotationBuilder(Builder[models.AnnotationQuery]):
 
 
 def selected(metric: str, *matchers: str, **labels: str) -> str:
-    """A selector; ``labels`` must match these regular expressions."""
+    """Returns a selector; ``labels`` are regular expressions that must match."""
     found = [*matchers, *(f'{name}=~"{pattern}"' for name, pattern in labels.items())]
     return f"{metric}{{{', '.join(found)}}}"
 
 
 def of(metric: str, *matchers: str, **labels: str) -> str:
-    """A metric of the chosen deployments."""
+    """Selects a metric of the selected deployments."""
     return selected(metric, OF, *matchers, **labels)
 
 
 def in_role(roles: str = "stable|candidate") -> str:
-    """Multiplies a ``dflash:revision_*`` by 1 and gives it the role that the revision has at each moment.
+    """Returns a factor of 1 that adds to a ``dflash:revision_*`` the role of the revision at each moment.
 
-    While one operator hands over to another, two of them may tell the role of a revision: one is taken, or the whole query would fail.
+    During a handover two operators may export the role of a revision. One of them is taken, because otherwise the query would fail.
     """
     told = selected("dflash:revision_info", role=roles)
     return f"* on ({BY}, revision) group_left (role) topk by ({BY}, revision) (1, {told})"
 
 
 def by_role(metric: str, roles: str = "stable|candidate", *matchers: str, **labels: str) -> str:
-    """A ``dflash:revision_*`` of the chosen deployments, with the role of each revision."""
+    """Selects a ``dflash:revision_*`` of the selected deployments, with the role of each revision."""
     return f"{of(metric, *matchers, **labels)} {in_role(roles)}"
 
 
 def stable(metric: str, *matchers: str, **labels: str) -> str:
-    """A ``dflash:revision_*`` of what is in force, one series per deployment."""
+    """Selects a ``dflash:revision_*`` of the stable revision, one series per deployment."""
     return f"max by ({BY}) ({by_role(metric, 'stable', *matchers, **labels)})"
 
 
 def appeared(metric: str, what: str, *matchers: str) -> str:
-    """Series that began within the last minute, of deployments that are older than that."""
+    """Selects series that began within the last minute, of deployments that are older than that."""
     now, labels = of(metric, *matchers), f"{BY}, {what}"
     return (
         f"(group by ({labels}) ({now}) unless group by ({labels}) ({of(metric)} offset 1m))"
@@ -103,29 +103,29 @@ def appeared(metric: str, what: str, *matchers: str) -> str:
 
 
 def coded(metric: str, label: str, words: Sequence[str]) -> str:
-    """A metric that says by a label which of ``words`` holds, as the word's place in them: what a state timeline can draw."""
+    """Returns a query that maps the value of ``label`` to its position in ``words``, which a state timeline can draw."""
     parts = (f"{place} * {of(metric, **{label: word})}" for place, word in enumerate(words))
     return f"max by ({BY}) ({' or '.join(parts)})"
 
 
 def runbook(name: str) -> Builder[models.DashboardLink]:
-    """Link of a panel to ``docs/runbooks/NAME.md``."""
+    """Returns a panel's link to ``docs/runbooks/NAME.md``."""
     return builders.DashboardLink(f"Runbook: {name}").type(models.DashboardLinkType.LINK).url(links.runbook(name)).target_blank(True)
 
 
 def page(title: str, path: str) -> Builder[models.DashboardLink]:
-    """Link of a panel to a page of ``docs/``."""
+    """Returns a panel's link to a page of ``docs/``."""
     return builders.DashboardLink(title).type(models.DashboardLinkType.LINK).url(f"{links.DOCS}/{path}").target_blank(True)
 
 
 def drill_down(title: str, uid: str) -> dict[str, object]:
-    """Link of a table's cell to another dashboard, for the row's deployment."""
+    """Returns the link of a table's cell to another dashboard, for the row's deployment."""
     row = "var-namespace=${__data.fields.Namespace}&var-deployment=${__data.fields.Deployment}"
     return {"title": title, "url": f"/d/{uid}?{row}&${{datasource:queryparam}}&${{__url_time_range}}"}
 
 
 def variables(*, several: bool, revision: bool = False) -> list[Builder[models.VariableModel]]:
-    """Data source, namespace, deployment. ``several``: all of them from the start; otherwise one deployment, and more on request."""
+    """Returns the variables data source, namespace and deployment. ``several`` selects all deployments at first, otherwise one."""
     chosen = [
         _label("namespace", "Namespace", "label_values(dflash:revision_info, namespace)", everything=True),
         _label(
@@ -145,7 +145,7 @@ def source_variable() -> Builder[models.VariableModel]:
 
 
 def operator_variable() -> Builder[models.VariableModel]:
-    """The namespaces in which operators run."""
+    """Returns the variable with the namespaces of the operators."""
     return _label("operator", "Operator's namespace", "label_values(dflash_leader, namespace)", everything=True)
 
 
@@ -175,7 +175,7 @@ def dashboard(
     guide: str,
     events: Sequence[Event] = (),
 ) -> models.Dashboard:
-    """The whole of it; ``guide`` is the page of ``docs/`` that says more."""
+    """Returns the dashboard; ``guide`` is its page in ``docs/``."""
     made = (
         builders.Dashboard(title)
         .uid(uid)
@@ -213,8 +213,8 @@ def rendered(built: models.Dashboard) -> str:
     return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
-def words_of(words: Sequence[str], colors: Mapping[str, str]) -> models.ValueMap:
-    """Shows ``coded`` numbers as their words again."""
+def decoded(words: Sequence[str], colors: Mapping[str, str]) -> models.ValueMap:
+    """Returns the mapping that shows ``coded`` numbers as words again."""
     return models.ValueMap(
         {str(place): models.ValueMappingResult(word, colors.get(word, "blue"), index=place) for place, word in enumerate(words)}
     )

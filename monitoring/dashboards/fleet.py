@@ -1,4 +1,4 @@
-"""Fleet: every deployment at a glance, and where to look next. Pure."""
+"""Fleet: an overview of every deployment, with links to details. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _GOOD_IF_ZERO = [(None, "green"), (1.0, "orange")]
 
 
 def fleet() -> models.Dashboard:
-    """Tokens, latency, queues and errors of all deployments of both engines, and what state each is in."""
+    """Tokens, latency, queues, errors and state of all deployments of both engines."""
     return dashboard(
         UID,
         "DFlash / Fleet",
-        "Every DFlashDeployment: what it serves, how fast, in which phase; click a name for its speculation.",
+        "Every DFlashDeployment: what it serves, its speed and its phase; click a name for its speculation.",
         variables(several=True),
         [_now(), _deployments(), _traffic(), _latency(), _rollouts()],
         guide="reference/dashboards.md#fleet",
@@ -33,8 +33,8 @@ def _now() -> Rows:
         [
             one("Deployments known", "DFlashDeployments that the operator knows.", "short", f"count({of('dflash:rollout_phase')})", span=3),
             one(
-                "Waiting for a human",
-                "Deployments whose rollout is Held or was rolled back. What ran before still serves.",
+                "Needs attention",
+                "Deployments whose rollout is Held or was rolled back. The stable revision still serves.",
                 "short",
                 f"count({needy}) or vector(0)",
                 levels=_GOOD_IF_ZERO,
@@ -45,15 +45,15 @@ def _now() -> Rows:
             ),
             one(
                 "Tokens per second",
-                "Tokens generated per second by all of them together.",
+                "Tokens generated per second by all pods together.",
                 "short",
                 f"sum({of('dflash:deployment_generated_tokens:rate2m')})",
                 span=4,
             ),
-            one("Requests per second", "Requests that ended per second, failed ones included.", "reqps", ended, span=4),
+            one("Requests per second", "Finished requests per second, failed ones included.", "reqps", ended, span=4),
             one(
                 "Failed",
-                "Share of requests that ended by an error or were answered by 5xx; 0 where nobody asks.",
+                "Share of requests that ended in an error or got a 5xx answer; 0 without traffic.",
                 "percentunit",
                 f"{failed} / clamp_min({ended}, 1e-9)",
                 levels=[(None, "green"), (0.01, "orange"), (0.05, "red")],
@@ -75,7 +75,7 @@ def _deployments() -> Rows:
     columns = [
         Column("Engine", f"group by ({BY}, engine) ({of('dflash:revision_pods')})", label="engine"),
         Column("Phase", f"group by ({BY}, phase) ({of('dflash:rollout_phase')})", label="phase"),
-        Column("In force", f"group by ({BY}, revision) ({of('dflash:revision_info', role='stable')})", label="revision"),
+        Column("Stable", f"group by ({BY}, revision) ({of('dflash:revision_info', role='stable')})", label="revision"),
         Column("Block size", of("dflash:deployment_block_size"), decimals=0),
         Column("Tuner", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
         Column("Ready", f"group by ({BY}, reason) ({of('dflash:condition_since_timestamp_seconds', type='Ready')})", label="reason"),
@@ -96,10 +96,8 @@ def _deployments() -> Rows:
     ]
     table = rows(
         "Deployments",
-        "One row per deployment, both engines; Ready gives the reason of that condition. Acceptance length is tokens per verify step of"
-        " the last two minutes: red is a collapsed"
-        " drafter."
-        " Cells stay empty while nobody sends requests.",
+        "One row per deployment; Ready shows the reason of that condition. Acceptance length is tokens per verify step over the last two"
+        " minutes; red is a collapsed drafter. Cells are empty without traffic.",
         ["namespace", "deployment"],
         columns,
         links={"Deployment": drill_down("Its speculation", "dflash-speculation"), "Phase": drill_down("Its rollout", "dflash-rollout")},
@@ -123,24 +121,24 @@ def _traffic() -> Rows:
                 by_deployment("generated_tokens:rate2m"),
                 stacked=True,
             ),
-            lines("Requests that ended", "Per second, failed ones included.", "reqps", by_deployment("requests:rate2m"), stacked=True),
+            lines("Finished requests", "Per second, failed ones included.", "reqps", by_deployment("requests:rate2m"), stacked=True),
             lines(
                 "Requests running",
-                "In the engines' batches, as their gauges tell it; 0 while no step runs.",
+                "Requests in the engines' batches, from their gauges; 0 while no step runs.",
                 "short",
                 by_deployment("requests_running"),
                 span=8,
             ),
             lines(
                 "Requests waiting",
-                "In the engines' queues. Rising while KV cache is full: more replicas are needed.",
+                "Requests in the engines' queues. If they rise while the KV cache is full, more replicas are needed.",
                 "short",
                 by_deployment("requests_waiting"),
                 span=8,
             ).links([runbook("queue-saturated")]),
             lines(
                 "KV cache in use",
-                "Fullest pod of each deployment, as a share of its KV cache.",
+                "Share of the KV cache in use, the fullest pod of each deployment.",
                 "percentunit",
                 Query(usage, "{{namespace}}/{{deployment}}"),
                 span=8,
@@ -161,8 +159,7 @@ def _latency() -> Rows:
         [
             lines(
                 "Time to first token",
-                "Median and 95th percentile of the slowest revision of each deployment. SGLang: streaming requests only, for others it"
-                " has no such figure.",
+                "Median and 95th percentile of the slowest revision of each deployment. SGLang measures streaming requests only.",
                 "s",
                 *(worst("ttft_seconds", quantile) for quantile in both),
                 span=8,
@@ -192,7 +189,7 @@ def _rollouts() -> Rows:
         [
             states(
                 "Rollout phase",
-                "Phase of each deployment's newest rollout over time.",
+                "Phase of each deployment's newest rollout, over time.",
                 Query(phase_codes(), "{{namespace}}/{{deployment}}"),
                 PHASES,
                 PHASE_COLORS,
@@ -200,7 +197,7 @@ def _rollouts() -> Rows:
             ),
             rows(
                 "Revisions that serve",
-                "What runs at this moment: more than one revision of a deployment outside a rollout is worth a question.",
+                "Revisions that serve now. More than one of a deployment outside a rollout is unusual.",
                 ["namespace", "deployment", "revision"],
                 [
                     Column("Role", f"group by ({BY}, revision, role) ({serving})", label="role"),

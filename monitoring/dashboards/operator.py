@@ -1,4 +1,4 @@
-"""Operator: is it well, does it keep up, does it hear the API server. Pure."""
+"""Operator: whether it is healthy, keeps up, and hears the API server. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def operator() -> models.Dashboard:
 
 
 def mine(metric: str, **labels: str) -> str:
-    """A metric of the chosen operators; ``labels`` must match these regular expressions."""
+    """Selects a metric of the selected operators; ``labels`` are regular expressions that must match."""
     return selected(metric, MINE, **labels)
 
 
@@ -34,7 +34,7 @@ def rate(counter: str, by: str) -> str:
 
 
 def quantiles(histogram: str, by: str = "") -> list[Query]:
-    """Median, 95th and 99th percentile; where nothing happened there is none."""
+    """Returns queries for median, 95th and 99th percentile, without a value if nothing was observed."""
     found = []
     for share in ("0.5", "0.95", "0.99"):
         labels = f"le, {by}" if by else "le"
@@ -49,7 +49,7 @@ def _now() -> Rows:
         [
             one(
                 "Leaders",
-                "Must be 1 for each Lease: 0, nothing is done; 2, one of them is about to end.",
+                "Must be 1 for each Lease. With 0 nothing is reconciled; with 2 one of them is about to exit.",
                 "short",
                 f"sum({mine('dflash_leader')})",
                 levels=[(None, "red"), (1.0, "green"), (2.0, "orange")],
@@ -59,26 +59,26 @@ def _now() -> Rows:
             ),
             one(
                 "Oldest in the queue",
-                "How long the first deployment in the work queue has been due.",
+                "How long the oldest deployment in the work queue has been due.",
                 "s",
                 f"max({mine('dflash_workqueue_oldest_seconds')})",
                 levels=[(None, "green"), (60.0, "red")],
             ).links([runbook("reconcile-backlog")]),
             one(
                 "Failed reconciles",
-                "Per second; the log says of which deployment.",
+                "Per second; the operator's log names the deployment.",
                 "ops",
                 f"sum(rate({mine('dflash_reconcile_total', result='error')}{RATE})) or vector(0)",
                 levels=[(None, "green"), (0.001, "orange")],
             ).links([runbook("reconcile-errors")]),
             one(
                 "Age of the last full list",
-                "Everything is listed anew every 5 minutes by default.",
+                "By default the operator lists everything every 5 minutes.",
                 "s",
                 f"time() - max({mine('dflash_last_resync_timestamp_seconds')} > 0)",
                 levels=[(None, "green"), (1200.0, "red")],
             ).links([runbook("watch-stale")]),
-            one("Deployments", "DFlashDeployments the leader keeps in memory.", "short", f"sum({mine('dflash_deployments')})"),
+            one("Deployments", "DFlashDeployments in the leader's cache.", "short", f"sum({mine('dflash_deployments')})"),
         ],
     )
 
@@ -89,7 +89,7 @@ def _reconciles() -> Rows:
         [
             lines(
                 "Reconciles by result",
-                "Per second. A few conflicts are normal: a plan met an object that had moved on, was dropped and made anew.",
+                "Per second. A few conflicts are normal: an object had changed since the plan was made, and the operator plans again.",
                 "ops",
                 Query(rate("dflash_reconcile_total", "result"), "{{result}}"),
                 span=8,
@@ -99,7 +99,7 @@ def _reconciles() -> Rows:
             ),
             lines(
                 "Failed reconciles by reason",
-                "Per second; none: 0 in all.",
+                "Per second; the series none means no failures.",
                 "ops",
                 Query(
                     f'{rate("dflash_reconcile_errors_total", "reason")} or on () label_replace(vector(0), "reason", "none", "", "")',
@@ -120,10 +120,10 @@ def _queue() -> Rows:
             lines("Depth", "Deployments that are due and not yet taken by a worker.", "short", Query(due, "due"), span=8).links(
                 [runbook("reconcile-backlog")]
             ),
-            lines("Oldest", "How long the first of them has been due.", "s", Query(oldest, "oldest"), span=8, levels=late).links(
+            lines("Oldest", "How long the oldest of them has been due.", "s", Query(oldest, "oldest"), span=8, levels=late).links(
                 [runbook("reconcile-backlog")]
             ),
-            lines("Wait", "From due until taken.", "s", *quantiles("dflash_workqueue_wait_seconds"), span=8),
+            lines("Wait", "Time from due until a worker takes it.", "s", *quantiles("dflash_workqueue_wait_seconds"), span=8),
         ],
     )
 
@@ -134,15 +134,14 @@ def _requests() -> Rows:
         [
             lines(
                 "Requests by verb",
-                "Per second to the API server; a settled fleet writes nothing.",
+                "Requests per second to the API server; without changes there are no writes.",
                 "reqps",
                 Query(rate("dflash_api_requests_total", "verb"), "{{verb}}"),
                 span=8,
             ),
             lines(
                 "Requests by code",
-                "Per second. 404 and 409 are part of the work. 403: a right is missing. 429: the API server asks for patience. 0: no"
-                " answer.",
+                "Per second. 404 and 409 are normal. 403: a permission is missing. 429: the API server is overloaded. 0: no answer.",
                 "reqps",
                 Query(rate("dflash_api_requests_total", "code"), "{{code}}"),
                 span=8,
@@ -150,14 +149,14 @@ def _requests() -> Rows:
             lines("Time of a request, p95", "By verb.", "s", quantiles("dflash_api_request_duration_seconds", "verb")[1], span=8),
             lines(
                 "Age of the newest event",
-                "Since the last watch event of each kind. Long is normal for kinds that rarely change; all at once growing is a dead"
-                " watch.",
+                "Time since the last watch event of each kind. Long is normal for kinds that rarely change; if all grow together, the"
+                " watches are dead.",
                 "s",
                 Query(f"time() - max by (kind) ({mine('dflash_last_event_timestamp_seconds')} > 0)", "{{kind}}"),
             ).links([runbook("watch-stale")]),
             lines(
                 "Since the last full list",
-                "A saw tooth with the interval of the re-list; growing beyond it: lists fail.",
+                "A saw tooth with the interval of the list; if it grows beyond that, lists fail.",
                 "s",
                 Query(f"time() - max({mine('dflash_last_resync_timestamp_seconds')} > 0)", "age"),
                 levels=[(None, "transparent"), (1200.0, "red")],
@@ -173,8 +172,8 @@ def _process() -> Rows:
         "Processes",
         [
             states(
-                "Who leads",
-                "The replica that holds the Lease over time; a change without an upgrade or a drain is worth a look at its log.",
+                "Leader",
+                "The replica that holds the Lease, over time. If it changes without an upgrade or a drain, check its log.",
                 Query(f"max by (instance) ({leads})", "{{instance}}"),
                 ("stands by", "leads"),
                 {"stands by": "#808080", "leads": "green"},
@@ -182,7 +181,7 @@ def _process() -> Rows:
             ).links([runbook("operator-no-leader")]),
             rows(
                 "Replicas",
-                "Who leads now, and which version runs.",
+                "The current leader, and the version of each replica.",
                 ["instance"],
                 [
                     Column("Version", f"group by (instance, version) ({mine('dflash_build_info')})", label="version"),
@@ -206,7 +205,7 @@ def _process() -> Rows:
             ),
             lines(
                 "Series",
-                "That each replica exports; grows with the number of deployments, not with traffic.",
+                "Series that each replica exports; they grow with the number of deployments, not with traffic.",
                 "short",
                 Query(f"{mine('scrape_samples_scraped')} {own}", "{{instance}}"),
                 span=8,

@@ -1,6 +1,6 @@
-"""The kinds of panel that dashboards have. Pure.
+"""The types of panels. Pure.
 
-Every one has a title, a description, a unit and at least one query; a legend names labels that each series of its query has.
+Every panel has a title, a description, a unit and at least one query. A legend refers to labels that each series of its query has.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 from grafana_foundation_sdk.models import xychart as xychart_models
 
-from monitoring.dashboards.build import DATASOURCE, words_of
+from monitoring.dashboards.build import DATASOURCE, decoded
 
 HEIGHT = 8
 
 Levels = Sequence[tuple[float | None, str]]
-"""From which value on which color; the first has no value."""
+"""Thresholds: from which value which color applies; the first has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``legend`` names a series by its labels: ``{{deployment}} {{role}}``."""
+    """A query; ``legend`` names a series by its labels: ``{{deployment}} {{role}}``."""
 
     expr: str
     legend: str = ""
     dashed: bool = False
-    """Drawn dashed: what was expected, not what was measured. Then ``legend`` begins as no other does."""
+    """Drawn dashed: an expected value, not a measured one. Then ``legend`` must begin like no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table: the value of an instant query, or where ``label`` is given that label of its series."""
+    """A column of a table: the value of an instant query, or the value of ``label`` if it is given."""
 
     title: str
     expr: str
@@ -50,7 +50,7 @@ class Column:
 def one(
     title: str, description: str, unit: str, expr: str, *, levels: Levels = (), span: int = 4, decimals: int | None = None
 ) -> stat.Panel:
-    """A single number, as it is now."""
+    """Returns a panel with a single current number."""
     panel = (
         stat.Panel()
         .title(title)
@@ -79,7 +79,7 @@ def lines(
     least: float | None = 0,
     nothing: str = "",
 ) -> timeseries.Panel:
-    """Series over time. ``levels`` are drawn as lines; ``nothing`` is what the panel says where it has no series."""
+    """Returns a panel with series over time. ``levels`` are drawn as lines; ``nothing`` is the text shown without series."""
     panel = (
         timeseries.Panel()
         .title(title)
@@ -116,7 +116,7 @@ def lines(
 def states(
     title: str, description: str, query: Query, words: Sequence[str], colors: Mapping[str, str], *, span: int = 24
 ) -> statetimeline.Panel:
-    """Which of ``words`` held when; the query gives their places."""
+    """Returns a panel that shows which of ``words`` applied when; the query returns their positions."""
     return (
         statetimeline.Panel()
         .title(title)
@@ -124,7 +124,7 @@ def states(
         .unit("none")
         .datasource(DATASOURCE)
         .with_target(_target(query).range())
-        .mappings([words_of(words, colors)])
+        .mappings([decoded(words, colors)])
         .merge_values(True)
         .show_value(common_models.VisibilityMode.AUTO)
         .fill_opacity(70)
@@ -135,7 +135,7 @@ def states(
 
 
 def heat(title: str, description: str, unit: str, query: Query, axis: str, *, span: int = 12, nothing: str = "") -> heatmap.Panel:
-    """One row of cells per series over time."""
+    """Returns a panel with one row of cells per series over time."""
     return (
         heatmap.Panel()
         .title(title)
@@ -164,7 +164,7 @@ def heat(title: str, description: str, unit: str, query: Query, axis: str, *, sp
 
 
 def scatter(title: str, description: str, x: Column, y: Column, by: str, *, span: int = 12, nothing: str = "") -> xychart.Panel:
-    """One point for each moment at which both have a value, colored by a label."""
+    """Returns a panel with one point for each moment at which both have a value, colored by a label."""
     panel = (
         xychart.Panel()
         .title(title)
@@ -197,7 +197,7 @@ def rows(
     span: int = 24,
     height: int = HEIGHT,
 ) -> table.Panel:
-    """A table with a row for each set of ``keys``, labels that every column's query has. ``links`` go from the cells of a column."""
+    """Returns a table with a row for each set of ``keys``, labels of every column's query. ``links`` belong to the cells of a column."""
     panel = (
         table.Panel()
         .title(title)
@@ -228,7 +228,7 @@ def rows(
 def bars(
     title: str, description: str, unit: str, query: Query, *, span: int = 12, levels: Levels = (), nothing: str = ""
 ) -> bargauge.Panel:
-    """One bar per series, as it is now."""
+    """Returns a panel with one bar for the current value of each series."""
     panel = (
         bargauge.Panel()
         .title(title)
@@ -248,7 +248,7 @@ def bars(
 
 
 def shown_as(label: str) -> str:
-    """Heading of a column that shows a label."""
+    """Returns the heading of a column that shows a label."""
     return label.replace("_", " ").capitalize()
 
 
@@ -262,7 +262,7 @@ def _thresholds(levels: Levels) -> builders.ThresholdsConfig:
 
 
 def _organized(keys: Mapping[str, str], columns: Sequence[Column]) -> models.DataTransformerConfig:
-    """Columns in the order given, under their titles; time and the values of columns that show a label go away."""
+    """Returns a transformation that orders and names the columns, and hides the time and the values of label columns."""
     names = dict(keys)
     hidden = {"Time": True}
     for letter, column in zip(string.ascii_uppercase, columns, strict=False):

@@ -1,4 +1,4 @@
-"""Words of the operator that state timelines show, in the order of their codes. Pure."""
+"""Phases and states that state timelines show, in the order of their codes. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TUNER_COLORS = {"Off": "#808080", "Learning": "light-blue", "Advising": "blue", 
 
 
 def phase_codes() -> str:
-    """Phase of the chosen deployments, as its place in ``PHASES``."""
+    """Returns the query for the phase of the selected deployments as its position in ``PHASES``."""
     return coded("dflash:rollout_phase", "phase", PHASES)
 
 
 def tuner_codes() -> str:
-    """State of their tuners, as its place in ``TUNER_STATES``."""
+    """Returns the query for the state of their tuners as its position in ``TUNER_STATES``."""
     return coded("dflash:tuner_state", "state", TUNER_STATES)

@@ -23,15 +23,15 @@ EMPTY_BY_NATURE: Mapping[tuple[str, str], str] = {
 }
 """By dashboard and panel: queries that may have no series on a healthy system, and why."""
 UNRECORDED_BY_NATURE: Mapping[str, str] = {
-    "dflash:notice": "a sound deployment has no notices",
-    "dflash:tuner_crossover_concurrency": "where one block is the fastest at every load there is no crossover",
+    "dflash:notice": "a healthy deployment has no notices",
+    "dflash:tuner_crossover_concurrency": "if one block size is the fastest at every load there is no crossover",
 }
 """By name: recording rules that may have no series on a healthy system, and why."""
 OF_ONE_ENGINE: Mapping[tuple[str, str], tuple[str, str]] = {
     ("dflash-speculation", "Acceptance by position"): ("vllm", "SGLang has no such series"),
     ("dflash-startup", "Phases of a start"): ("sglang", "vLLM has no such series"),
 }
-"""By dashboard and panel: the one engine that tells what the panel shows, and why the other does not; the panel says so where empty."""
+"""By dashboard and panel: the only engine that exports what the panel shows, and why the other is missing; the empty panel says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class PanelQuery:
     kind: str
     """Type of the panel; ``annotation`` or ``variable``."""
     labels: frozenset[str]
-    """Labels that every series of the result must have: those its legend names, or a table shows."""
+    """Labels that every series of the result must have: those in its legend, or shown by a table."""
 
     def filled(self, values: Mapping[str, str]) -> str:
-        """The query as Prometheus is asked. Raises KeyError where it has a variable that ``values`` lacks."""
+        """Returns the query with its variables filled in. Raises KeyError if ``values`` lacks one."""
         return _VARIABLE.sub(lambda found: values[found[1] or found[2]], self.expr)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel as its JSON has it, rows excluded."""
+    """One panel from the JSON, except rows."""
 
     dashboard: str
     title: str
@@ -69,12 +69,12 @@ class Panel:
 
 
 def dashboards(directory: Path) -> dict[str, dict[str, Any]]:
-    """The JSON of every dashboard in a directory, by name of the file without its ending."""
+    """Returns the JSON of every dashboard in a directory, by file name without extension."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*.json"))}
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[Panel]:
-    """Its panels in their order, those in collapsed rows included."""
+    """Returns its panels in order, including those in collapsed rows."""
     flat = [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
     return [
         Panel(dashboard["uid"], panel["title"], panel["type"], panel, tuple(_of_panel(dashboard["uid"], panel)))
@@ -84,7 +84,7 @@ def panels(dashboard: Mapping[str, Any]) -> list[Panel]:
 
 
 def queries(dashboard: Mapping[str, Any]) -> list[PanelQuery]:
-    """Those of its panels, annotations and variables."""
+    """Returns the queries of its panels, annotations and variables."""
     found = [query for panel in panels(dashboard) for query in panel.queries]
     uid = dashboard["uid"]
     for item in dashboard["annotations"].get("list", ()):
@@ -105,13 +105,13 @@ def _of_panel(uid: str, panel: Mapping[str, Any]) -> Iterator[PanelQuery]:
     keys = frozenset.intersection(*filter(None, grouped)) if any(grouped) else frozenset()
     for target, own in zip(panel["targets"], grouped, strict=True):
         legend = target["legendFormat"]
-        # A table's row is found by what all its queries have; some show a label of their own beside it.
+        # All queries of a table share the labels of its rows; some show another label in addition.
         labels = frozenset(_LABEL.findall(legend)) if shown is None else shown & (keys | own)
         yield PanelQuery(uid, panel["title"], target["refId"], target["expr"], legend, bool(target.get("instant")), panel["type"], labels)
 
 
 def _columns(panel: Mapping[str, Any]) -> frozenset[str] | None:
-    """Labels that a table shows; None for other panels."""
+    """Returns the labels that a table shows; None for other panels."""
     for step in panel.get("transformations", ()):
         if step["id"] == "organize":
             return frozenset(name for name in step["options"]["renameByName"] if not name.startswith("Value"))
@@ -119,6 +119,6 @@ def _columns(panel: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _grouped(expr: str) -> frozenset[str]:
-    """Labels that the outermost aggregation of an expression leaves."""
+    """Returns the labels that the outermost aggregation of an expression keeps."""
     found = re.match(r"\w+ by \(([\w, ]+)\)", expr)
     return frozenset(found[1].split(", ")) if found else frozenset()

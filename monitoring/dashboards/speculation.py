@@ -1,4 +1,4 @@
-"""Speculation: does the drafter fit the traffic, and does speculating pay. Pure."""
+"""Speculation: whether the drafter fits the traffic, and whether speculation is worth it. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from monitoring.dashboards.panels import Column, Query, heat, lines, one, rows, 
 UID = "dflash-speculation"
 REVISIONS = 'revision=~"$revision"'
 NO_TUNER = "The tuner is off, or has measured too little traffic yet"
-NO_POSITIONS = "SGLang does not tell acceptance by position; vLLM does"
+NO_POSITIONS = "SGLang does not export acceptance by position; vLLM does"
 LIMITS = [(None, "transparent"), (COLLAPSED, "red"), (RECOVERED, "orange")]
 ACCEPTING = [(None, "red"), (COLLAPSED, "orange"), (RECOVERED, "green")]
-"""A drafter that works is above the upper one, one below the lower has collapsed; see the runbook."""
+"""A drafter above the upper limit works, one below the lower limit has collapsed; see the runbook."""
 MEASURED_SPEED = "dflash:revision_replica_speed"
 
 
 def decisions() -> list[Event]:
-    """What the tuner decided and what became of revisions, as marks on every panel."""
+    """Decisions of the tuner and new roles of revisions, as marks on every panel."""
     return [
         Event("Tuner", appeared("dflash:tuner_state", "state, reason", 'state!="Frozen"'), "{{deployment}}: {{state}}, {{reason}}", "blue"),
         Event(
@@ -33,12 +33,11 @@ def decisions() -> list[Event]:
 
 
 def speculation() -> models.Dashboard:
-    """Acceptance, what it costs and what it brings, stable beside candidate."""
+    """Acceptance, its cost and its gain, stable beside candidate."""
     return dashboard(
         UID,
         "DFlash / Speculation",
-        "Acceptance length of stable and candidate, drafted, accepted and wasted tokens, speed by block size beside what the tuner"
-        " predicts.",
+        "Acceptance length of stable and candidate, drafted, accepted and wasted tokens, measured and predicted speed by block size.",
         variables(several=False, revision=True),
         [_now(), _acceptance(), _tokens(), _speed()],
         guide="reference/dashboards.md#speculation",
@@ -54,8 +53,8 @@ def _now() -> Rows:
         [
             one(
                 "Acceptance length",
-                "Tokens per verify step of the revision in force over the last two minutes; the lowest of the chosen deployments."
-                " 1: every draft is refused.",
+                "Tokens per verify step of the stable revision over the last two minutes; the lowest of the selected deployments."
+                " 1: no draft is accepted.",
                 "none",
                 worst,
                 levels=ACCEPTING,
@@ -63,8 +62,8 @@ def _now() -> Rows:
                 decimals=2,
             ).links([runbook("speculation-collapsed")]),
             one(
-                "Block size in force",
-                "The largest, of what is in force; 1: speculation is off.",
+                "Active block size",
+                "The largest block size of the stable revision; 1: speculation is off.",
                 "none",
                 f"max({of('dflash:deployment_block_size')})",
                 span=5,
@@ -78,7 +77,7 @@ def _now() -> Rows:
             ),
             one(
                 "Tokens per second of a replica",
-                "While it is busy: requests in a step × tokens per step ÷ time of a step; mean over the chosen deployments.",
+                "Of a busy replica: requests in a step × tokens per step ÷ step time; mean over the selected deployments.",
                 "short",
                 f"avg({stable(MEASURED_SPEED, REVISIONS)})",
                 span=5,
@@ -104,9 +103,8 @@ def _acceptance() -> Rows:
         [
             lines(
                 "Acceptance length: stable and candidate",
-                "1 + accepted ÷ verify steps, from counters; no value while nobody sends requests. The candidate must not stay below the"
-                " stable"
-                " one. Below 1.3 (red line) the drafter has collapsed, above 1.6 it works.",
+                "1 + accepted ÷ verify steps, from counters; no value without traffic. The candidate must not stay below the stable"
+                " revision. Below 1.3 (red line) the drafter has collapsed, above 1.6 it works.",
                 "none",
                 Query(by_role("dflash:revision_acceptance_length", "stable|candidate", REVISIONS), "{{deployment}} {{role}} {{revision}}"),
                 levels=LIMITS,
@@ -114,9 +112,8 @@ def _acceptance() -> Rows:
             ).links([runbook("speculation-collapsed"), runbook("acceptance-dropped"), runbook("acceptance-drift")]),
             heat(
                 "Acceptance by position",
-                "Share of verify steps in which the draft at this position was accepted; position 0 is the first draft. Rows that stay"
-                " red are"
-                " drafted in vain: a smaller block would do. Mean over the chosen deployments. vLLM tells it, SGLang does not.",
+                "Share of verify steps in which the draft at this position was accepted; position 0 is the first draft. Drafts in rows"
+                " that stay red are wasted: a smaller block size is enough. Mean over the selected deployments; vLLM only.",
                 "percentunit",
                 Query(padded, "{{position}}"),
                 "Position of the draft",
@@ -125,15 +122,14 @@ def _acceptance() -> Rows:
             scatter(
                 "Acceptance × concurrency",
                 "One point per moment and revision: tokens per verify step against requests in a step. A flat cloud is normal: load"
-                " changes what"
-                " a step costs, not what is accepted. A cloud that falls to the right is traffic that changes with the load.",
+                " changes the step time, not the acceptance. If it falls to the right, the traffic changes with the load.",
                 Column("Requests in a step", f"max by (revision) ({concurrency} > 0)"),
                 Column("Acceptance length", f"max by (revision) ({length})"),
                 "revision",
             ),
             lines(
                 "Acceptance length of each pod",
-                "One pod alone near 1 usually loaded other weights than its neighbours.",
+                "A single pod near 1 has usually loaded different weights than the others.",
                 "none",
                 Query(of("dflash:pod_acceptance_length", REVISIONS), "{{pod}}"),
                 levels=LIMITS,
@@ -153,7 +149,7 @@ def _tokens() -> Rows:
         [
             lines(
                 "Drafted tokens: accepted and wasted",
-                "Per second. Both together are what was drafted, block size − 1 for each verify step. Wasted ones cost compute once"
+                "Per second. Together they are the drafted tokens, block size − 1 for each verify step. Wasted ones cost throughput when"
                 " batches are large.",
                 "short",
                 tokens("accepted"),
@@ -162,14 +158,14 @@ def _tokens() -> Rows:
             ),
             lines(
                 "Wasted share of drafts",
-                "Wasted ÷ drafted. It is high by nature at large blocks; what matters is whether speed by block still favours the block.",
+                "Wasted ÷ drafted. It is normally high with large block sizes; what matters is the speed by block size.",
                 "percentunit",
                 Query(f"{wasted} / ({drafted} > 0)", "{{deployment}}"),
                 span=6,
             ),
             lines(
                 "Drafted and generated",
-                "Tokens per second: drafted by the drafter, and given to users.",
+                "Tokens per second: drafted, and generated for users.",
                 "short",
                 tokens("drafted"),
                 tokens("generated"),
@@ -187,9 +183,9 @@ def _speed() -> Rows:
         [
             lines(
                 "Speed by block size: measured and predicted",
-                "Tokens per second of one busy replica, by block size. Dashed: what the tuner predicts at the load it sees, block 1 is no"
-                " speculation. The prediction for the block in force should lie near the measured line; the highest is what the tuner"
-                " wants.",
+                "Tokens per second of one busy replica by block size. Dashed: the tuner's prediction at the measured load; block size 1 is"
+                " speculation off. The prediction for the active block size should be near the measured line; the tuner recommends the"
+                " highest.",
                 "short",
                 Query(f"max by ({BY}, block_size) ({speed})", "{{deployment}} measured at {{block_size}}"),
                 Query(predicted, "{{deployment}} predicted at {{block_size}}", dashed=True),
@@ -202,14 +198,14 @@ def _speed() -> Rows:
             ),
             lines(
                 "Block size over time",
-                "In force, and mean of what was really drafted: the two differ where vLLM follows the load by a schedule.",
+                "Active block size, and the mean of what was drafted: the two differ if vLLM follows a schedule.",
                 "none",
-                Query(of("dflash:deployment_block_size"), "{{deployment}} in force"),
+                Query(of("dflash:deployment_block_size"), "{{deployment}} active"),
                 Query(by_role("dflash:revision_block_size_used", "stable", REVISIONS), "{{deployment}} used", dashed=True),
             ),
             rows(
                 "Revisions",
-                "The chosen revisions that serve, with what they accept and how fast they are.",
+                "The selected revisions that serve, with their acceptance and speed.",
                 ["deployment", "revision"],
                 [
                     Column(

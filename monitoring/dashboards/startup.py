@@ -1,4 +1,4 @@
-"""Start-up and weights: how long engines take to serve, and what they wait for. Pure."""
+"""Start-up and weights: how long engines take to start, and what they wait for. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from monitoring.pod_rules import DEPLOYMENT_LABEL
 UID = "dflash-startup"
 STEP_S = 15
 REVISIONS = 'revision=~"$revision"'
-NO_PHASES = "SGLang 0.5.17 and later tell their phases; vLLM does not"
+NO_PHASES = "SGLang 0.5.17 and later export their phases; vLLM does not"
 
 
 def startup() -> models.Dashboard:
-    """Pods that do not answer yet, phases of a start, the preparation of rollouts, what weights take of a GPU."""
+    """Pods that do not answer yet, phases of a start, the preparation of rollouts."""
     return dashboard(
         UID,
         "DFlash / Start-up and weights",
-        "How long engine pods take until they answer, what they spend it on, and how long rollouts wait for weights.",
+        "How long engine pods take to start, what takes the time, and how long rollouts wait for weights.",
         variables(several=True, revision=True),
         [_now(), _pods(), _phases()],
         guide="reference/dashboards.md#start-up-and-weights",
@@ -48,7 +48,7 @@ def _now() -> Rows:
         [
             one(
                 "Not answering",
-                "Engine pods that run and do not answer yet: they load, or they fail.",
+                "Engine pods that run and do not answer: they are loading or failing.",
                 "short",
                 f"count({answers()} == 0) or vector(0)",
                 levels=[(None, "green"), (1.0, "orange")],
@@ -57,7 +57,7 @@ def _now() -> Rows:
             one("Answering", "Engine pods that serve.", "short", f"sum({answers()})", span=6),
             one(
                 "Waiting for weights",
-                "Rollouts in phase Preparing: weights are being fetched, or the change window is closed.",
+                "Rollouts in phase Preparing: weights are being downloaded, or the maintenance window is closed.",
                 "short",
                 f"count({of('dflash:rollout_phase', phase='Preparing')}) or vector(0)",
                 levels=[(None, "green"), (1.0, "blue")],
@@ -65,7 +65,7 @@ def _now() -> Rows:
             ),
             one(
                 "Longest start",
-                "Of the pods of the chosen deployments within the range shown: seconds in which a pod ran and did not answer.",
+                "Longest time in the selected range in which a pod of the selected deployments ran and did not answer.",
                 "s",
                 f"max({seconds_unanswered()})",
                 span=6,
@@ -81,45 +81,43 @@ def _pods() -> Rows:
         [
             lines(
                 "Pods that answer, and that run",
-                "The gap between the lines is pods that load. A gap that lasts past the start-up budget: the kubelet starts them over.",
+                "The gap between the lines is pods that are loading. If it lasts beyond the start-up budget, the kubelet restarts them.",
                 "short",
                 Query(f"sum by ({BY}) ({answers()})", "{{deployment}} answer"),
                 Query(f"count by ({BY}) ({answers()})", "{{deployment}} run", dashed=True),
             ).links([runbook("replica-down")]),
             lines(
                 "Pods by revision",
-                "Pods that serve: a start shows as a step up.",
+                "Pods that serve; a start is a step up.",
                 "short",
                 Query(of("dflash:revision_pods", REVISIONS), "{{deployment}} {{revision}}"),
                 stacked=True,
             ),
             lines(
                 "Start against its budget",
-                "The slowest start of a pod that serves now, from being made to Ready, scheduling and image pull included. Dashed: how"
-                " long the"
-                " engine may take from the start of its container; past that the kubelet starts it over.",
+                "The slowest start of a pod that serves now, from creation to Ready, scheduling and image pull included. Dashed: how long"
+                " the engine may take from the start of its container until the kubelet restarts it.",
                 "s",
                 Query(of("dflash:startup_seconds"), "{{deployment}} slowest"),
                 Query(of("dflash:startup_budget_seconds"), "{{deployment}} budget", dashed=True),
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Share of the budget",
-                "The same as a share. Above 80 % one slower start is enough to never come up.",
+                "The same as a share. Above 80 %, a slightly slower start would never finish.",
                 "percentunit",
                 Query(f"{of('dflash:startup_seconds')} / {of('dflash:startup_budget_seconds')}", "{{deployment}}"),
                 levels=[(None, "blue"), (0.8, "red")],
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Time without an answer, by pod",
-                "Seconds within the range shown in which a pod ran and did not answer: its start, and every later failure.",
+                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure.",
                 "s",
                 Query(seconds_unanswered(), "{{pod}}"),
             ),
             bars(
                 "Time in each phase",
-                "Seconds that the newest rollouts spent in each phase within the range shown. Preparing is fetching weights, Canary is"
-                " the start of"
-                " the candidate's replica.",
+                "Seconds that rollouts spent in each phase in the selected range. In Preparing weights are downloaded, in Canary the"
+                " candidate's replica starts.",
                 "s",
                 Query(spent, "{{deployment}} {{phase}}"),
             ),
@@ -141,9 +139,8 @@ def _phases() -> Rows:
         [
             bars(
                 "Phases of a start",
-                "Longest of the pods that serve, by phase, as SGLang tells it of its own start; the phases overlap. load_weight far"
-                " above size ÷ disk"
-                " speed: the weights come over the network.",
+                "Longest phase of the pods that serve, as SGLang reports it; the phases overlap. If load_weight is far above size ÷ disk"
+                " speed, the weights come over the network.",
                 "s",
                 Query(phases, "{{deployment}} {{phase}}"),
                 nothing=NO_PHASES,

@@ -1,4 +1,4 @@
-"""Tuner: what it wants, why, and whether it was right. Pure."""
+"""Tuner: what it recommends, why, and whether its predictions were right. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from monitoring.dashboards.speculation import MEASURED_SPEED, NO_TUNER, decision
 
 UID = "dflash-tuner"
 LATEST = "$__range"
-"""How far back a figure of the tuner is taken from: it gives none while it is frozen by a rollout."""
+"""How far back a number of the tuner may lie: it exports none while a rollout freezes it."""
 
 
 def tuner() -> models.Dashboard:
-    """State, recommendation beside what is in force, inputs, price of a change, prediction beside what came of it."""
+    """State, recommended and active block size, inputs, switching cost, predicted and measured speed."""
     return dashboard(
         UID,
         "DFlash / Tuner",
-        "Which block size the tuner wants and why, what a change would cost, and how good its predictions were.",
+        "Which block size the tuner recommends and why, what a change would cost, and how accurate its predictions were.",
         variables(several=False),
         [_now(), _choice(), _inputs(), _record()],
         guide="how-to/explain-a-tuner-decision.md",
@@ -33,7 +33,7 @@ def latest(metric: str, **labels: str) -> str:
 
 
 def number(name: str) -> str:
-    """One of the numbers that the newest decision rests on."""
+    """Returns the query for one of the numbers of the newest decision."""
     return f"max by ({BY}) ({latest('dflash:tuner_input', name=name)})"
 
 
@@ -41,10 +41,10 @@ def _now() -> Rows:
     columns = [
         Column("State", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
         Column("Reason", f"group by ({BY}, reason) ({of('dflash:tuner_state')})", label="reason"),
-        Column("In force", of("dflash:deployment_block_size"), "none", decimals=0),
-        Column("Wanted", f"max by ({BY}) ({latest('dflash:tuner_recommended_block_size')})", "none", decimals=0),
+        Column("Active", of("dflash:deployment_block_size"), "none", decimals=0),
+        Column("Recommended", f"max by ({BY}) ({latest('dflash:tuner_recommended_block_size')})", "none", decimals=0),
         Column("Gain", number("gainPercent"), "percent", decimals=1),
-        Column("Chance of a gain", number("confidence"), "percentunit", decimals=0),
+        Column("Confidence", number("confidence"), "percentunit", decimals=0),
         Column("Requests in a step", number("concurrency"), "none", decimals=1),
         Column("Acceptance length", number("acceptance"), "none", decimals=2),
     ]
@@ -54,9 +54,8 @@ def _now() -> Rows:
         [
             rows(
                 "Decisions",
-                "What the tuner says now, and the numbers of its newest judgement: none while it is off, learning or frozen for longer"
-                " than the"
-                " range shown.",
+                "State of the tuner now, and the numbers of its newest decision; empty if it was off, learning or frozen for the whole"
+                " selected range.",
                 ["namespace", "deployment"],
                 columns,
                 span=20,
@@ -64,8 +63,7 @@ def _now() -> Rows:
             ),
             one(
                 "Held",
-                "Deployments whose tuner would act or advise and cannot: metrics are missing, replicas are missing, or its predictions"
-                " were wrong.",
+                "Deployments whose tuner cannot decide, because metrics or replicas are missing or its predictions were wrong.",
                 "short",
                 f"count({held}) or vector(0)",
                 levels=[(None, "green"), (1.0, "orange")],
@@ -80,30 +78,30 @@ def _choice() -> Rows:
         [
             states(
                 "State",
-                "What the tuner does over time. Frozen: a rollout, a pin or a pause stands against any change.",
+                "State of the tuner over time. Frozen: a rollout, a pin or a pause prevents changes.",
                 Query(tuner_codes(), "{{deployment}}"),
                 TUNER_STATES,
                 TUNER_COLORS,
                 span=12,
             ),
             lines(
-                "Block size: wanted and in force",
-                "Where the two differ for long, the gain is too small, the day's changes are used up, or the mode is Advise; the"
-                " decision says which.",
+                "Block size: recommended and active",
+                "If the two differ for long, the gain is too small, the day's changes are used up, or the mode is Advise; the"
+                " decision's reason says which.",
                 "none",
-                Query(of("dflash:deployment_block_size"), "{{deployment}} in force"),
-                Query(of("dflash:tuner_recommended_block_size"), "{{deployment}} wanted", dashed=True),
+                Query(of("dflash:deployment_block_size"), "{{deployment}} active"),
+                Query(of("dflash:tuner_recommended_block_size"), "{{deployment}} recommended", dashed=True),
             ),
             bars(
                 "Predicted speed by block size",
-                "Tokens per second of one replica at the load of the newest judgement; block 1 is no speculation.",
+                "Tokens per second of one replica at the load of the newest decision; block size 1 is speculation off.",
                 "short",
                 Query(latest("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
                 nothing=NO_TUNER,
             ),
             lines(
                 "Predicted speed over time",
-                "The same over time: the lines cross where the load makes another block the better one.",
+                "The same over time: where lines cross, the load makes another block size the faster one.",
                 "short",
                 Query(of("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
                 nothing=NO_TUNER,
@@ -117,7 +115,7 @@ def _inputs() -> Rows:
         return Query(of("dflash:tuner_input", name=pattern), "{{deployment}} {{name}}")
 
     return Rows(
-        "What it rests on",
+        "Inputs of the decision",
         [
             lines(
                 "Load",
@@ -129,7 +127,7 @@ def _inputs() -> Rows:
             ),
             lines(
                 "Acceptance",
-                "Tokens per verify step at the block in force, as fitted.",
+                "Tokens per verify step at the active block size, as fitted.",
                 "none",
                 numbers("acceptance"),
                 span=8,
@@ -137,8 +135,8 @@ def _inputs() -> Rows:
                 nothing=NO_TUNER,
             ),
             lines(
-                "Gain of the wanted block",
-                "Predicted, against what is in force; 0 where that is the best.",
+                "Predicted gain",
+                "Gain of the recommended block size over the active one; 0 if the active one is the best.",
                 "percent",
                 numbers("gainPercent"),
                 span=8,
@@ -146,17 +144,16 @@ def _inputs() -> Rows:
                 nothing=NO_TUNER,
             ),
             lines(
-                "Price of a change",
-                "Seconds of one replica's work. A restart costs costSeconds; not changing has cost regretSeconds so far; a change is due"
-                " when the debt"
-                " reaches neededSeconds.",
+                "Switching cost and regret",
+                "In seconds of the whole fleet at full speed. A change costs costSeconds; not changing has cost regretSeconds so far; a"
+                " change is due when regretSeconds reaches neededSeconds.",
                 "s",
                 numbers("costSeconds|regretSeconds|neededSeconds"),
                 nothing=NO_TUNER,
             ),
             lines(
-                "Chance that the wanted block is faster",
-                f"Below {LEAST_CONFIDENCE:.0%} nothing is changed.",
+                "Confidence in the gain",
+                f"Probability that the recommended block size is faster. Below {LEAST_CONFIDENCE:.0%} there is no change.",
                 "percentunit",
                 numbers("confidence"),
                 span=12,
@@ -174,13 +171,12 @@ def _record() -> Rows:
     measured = f"max by ({BY}) ({by_role(MEASURED_SPEED, 'stable')})"
     changed = f"changes({of('dflash:deployment_block_size')}[1h])"
     return Rows(
-        "Was it right",
+        "Accuracy of the predictions",
         [
             lines(
                 "Measured against predicted speed",
-                "Speed of a busy replica ÷ what the tuner predicts for the block in use at the load it sees. 1 is a perfect model; after"
-                " a change it"
-                " shows whether the promise was kept. No value while a schedule mixes blocks.",
+                "Speed of a busy replica ÷ the tuner's prediction for the block size in use at the measured load. 1 is a perfect model;"
+                " after a change it shows whether the predicted gain was reached. No value while a schedule mixes block sizes.",
                 "percentunit",
                 Query(f"{measured} / ({predicted} > 0)", "{{deployment}}"),
                 span=8,
@@ -189,8 +185,8 @@ def _record() -> Rows:
             ),
             lines(
                 "Error of the model",
-                "How far measured step times lay from predicted ones after the last change; 0 before the first. Two large misses in a"
-                " day and the tuner holds.",
+                "Difference of measured from predicted step times after the last change; 0 before the first. After two large errors in a"
+                " day the tuner is held.",
                 "percent",
                 Query(of("dflash:tuner_input", name="modelErrorPercent"), "{{deployment}}"),
                 span=8,
@@ -199,7 +195,7 @@ def _record() -> Rows:
             ),
             lines(
                 "Changes of the block size",
-                "Within the hour before each moment. Several an hour are flapping.",
+                "Number in the preceding hour. Several an hour are flapping.",
                 "short",
                 Query(changed, "{{deployment}}"),
                 span=8,

@@ -6,8 +6,8 @@ from tests.monitoring.engines import DEPLOYMENT, REVISION, target
 from tests.monitoring.story import Firing, Series, Story, counter, gauge, label_set
 
 _BURNS = (
-    ("DFlashTTFTSLOBurn", "first_tokens", "slow_first_tokens", "waited longer than 2 s for the first token"),
-    ("DFlashTPOTSLOBurn", "timed_outputs", "slow_outputs", "got a token less often than every 0.2 s"),
+    ("DFlashTTFTSLOBurn", "first_tokens", "slow_first_tokens", "waited more than 2 s for the first token"),
+    ("DFlashTPOTSLOBurn", "timed_outputs", "slow_outputs", "took more than 0.2 s per output token"),
 )
 _OPERATOR = {"namespace": "dflash-system", "pod": "dflash-operator-1", "instance": "10.0.0.1:8080", "job": "dflash-operator"}
 _STANDBY = _OPERATOR | {"pod": "dflash-operator-2", "instance": "10.0.0.2:8080"}
@@ -86,8 +86,8 @@ def _replicas() -> list[Story]:
         return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*load_samples)}
 
     serving = {f"dflash_replicas{label_set(state='serving', **DEPLOYMENT)}": gauge((2, 40))}
-    down = Firing("team/qwen: 1 engine pods have not answered for an hour", DEPLOYMENT)
-    blind = Firing("team/qwen: engines serve, and the operator or Prometheus gets no metrics of them", DEPLOYMENT)
+    down = Firing("team/qwen: engine pods without an answer for an hour: 1", DEPLOYMENT)
+    blind = Firing("team/qwen: engines serve, but the operator or Prometheus gets no metrics from them", DEPLOYMENT)
     pods = _of_deployment(pods=gauge((None, 30), (2, 10)))
     return [
         Story("DFlashReplicaDown", "for an hour", {up: gauge((0, 90), (1, 30))}, {"59m": [], "61m": [down], "100m": []}),
@@ -119,7 +119,8 @@ def _disk() -> list[Story]:
             ),
         }
 
-    low = Firing("team/qwen: 12.11GiB are left on claim models, which holds its weights", DEPLOYMENT | {"persistentvolumeclaim": "models"})
+    labels = DEPLOYMENT | {"persistentvolumeclaim": "models"}
+    low = Firing("team/qwen: only 12.11GiB free on claim models, which stores its weights", labels)
     return [
         Story(name, "13 GB are left", claim(13e9), {"14m": [], "16m": [low], "40m": []}),
         Story(name, "14 GB are left", claim(14e9), {"20m": []}),
@@ -142,17 +143,17 @@ def _operator() -> list[Story]:
             f"dflash_reconcile_total{label_set(result='error', **_OPERATOR)}": counter((errors, 60), (0, 30)),
         }
 
-    none = Firing("The DFlash operator in dflash-system has 0 leaders, and must have one", _WHERE | lease)
-    two = Firing("The DFlash operator in dflash-system has 2 leaders, and must have one", _WHERE | lease)
+    none = Firing("The DFlash operator in dflash-system has 0 leaders instead of one", _WHERE | lease)
+    two = Firing("The DFlash operator in dflash-system has 2 leaders instead of one", _WHERE | lease)
     errors = Firing("The DFlash operator in dflash-system: 6% of reconciles fail", _WHERE)
-    late = Firing("The DFlash operator in dflash-system: a deployment has been waiting for 1m 1s to be looked at", _WHERE)
+    late = Firing("The DFlash operator in dflash-system: a deployment has waited 1m 1s for a reconcile", _WHERE)
     stale = Firing("The DFlash operator in dflash-system has not listed its objects for 25m 0s", _WHERE)
     return [
         Story(
             "DFlashOperatorDown",
             "for ten minutes",
             {build: gauge((1, 5), (None, 10), (1, 10))},
-            {"4m": [], "12m": [Firing("No DFlash operator is there to be scraped")], "20m": []},
+            {"4m": [], "12m": [Firing("Prometheus scrapes no DFlash operator")], "20m": []},
         ),
         Story(
             "DFlashOperatorDown",
@@ -187,11 +188,11 @@ def _conditions() -> list[Story]:
     stalled = since("Stalled", "True", "EngineFailing", (0, 20), (None, 70))
     served = of("replicas", gauge((2, 5), (0, 85)), state="serving")
     reason = DEPLOYMENT | {"type": "Stalled", "status": "True", "reason": "EngineFailing"}
-    slow = Firing("team/qwen: too few replicas have served for 33m 0s", DEPLOYMENT)
-    terminal = Firing("team/qwen: too few replicas have served for 10m 0s", DEPLOYMENT)
-    stuck = Firing("team/qwen: nothing will get better without a human: EngineFailing", reason)
-    missing = Firing("team/qwen: 1 replicas have been missing for an hour", DEPLOYMENT)
-    nearly = Firing("team/qwen: the slowest start took 80.08% of the time it may take", DEPLOYMENT)
+    slow = Firing("team/qwen: too few ready replicas for 33m 0s", DEPLOYMENT)
+    terminal = Firing("team/qwen: too few ready replicas for 10m 0s", DEPLOYMENT)
+    stuck = Firing("team/qwen: stalled, needs your action: EngineFailing", reason)
+    missing = Firing("team/qwen: replicas missing for an hour: 1", DEPLOYMENT)
+    nearly = Firing("team/qwen: the slowest start used 80.08% of its start-up budget", DEPLOYMENT)
     conflict = Firing("team/qwen: another writer keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"})
     two_of_three = of("replicas", gauge((3, 120)), state="desired") | of("replicas", gauge((2, 90), (3, 30)), state="serving")
     moving = {f"dflash_rollout_phase{label_set(phase='Progressing', **DEPLOYMENT)}": gauge((1, 120))}

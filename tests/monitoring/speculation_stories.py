@@ -31,7 +31,7 @@ def _phase(phase: str, *load_samples: tuple[float | None, int]) -> Series:
 
 def _collapsed() -> list[Story]:
     name = "DFlashAcceptanceCollapsed"
-    words = "team/qwen: the drafter of r1 has collapsed: 1.20 tokens per verify step (1 is no draft accepted)"
+    words = "team/qwen: the drafter of r1 has collapsed: 1.20 tokens per verify step (1 means that no draft is accepted)"
     on_vllm, on_sglang = Firing(words, _VLLM), Firing(words, _SGLANG)
     return [
         Story(
@@ -124,7 +124,7 @@ def _slower() -> list[Story]:
         predicted = {f"dflash_tuner_predicted_tokens_per_second{label_set(block_size='1', **DEPLOYMENT)}": gauge((off, 60))}
         return _of_revision(replica_speed=gauge(*measured)) | predicted | role("stable", 60)
 
-    words = "team/qwen: with speculation a replica makes 10 % fewer tokens per second than without, at the load of now"
+    words = "team/qwen: with speculation a replica generates 10 % fewer tokens per second than without, at the current load"
     return [
         Story(name, "900 of 1,000", speed(1000, (900, 30), (1100, 30)), {"14m": [], "16m": [Firing(words, DEPLOYMENT)], "35m": []}),
         Story(name, "951 of 1,000", speed(1000, (951, 60)), {"30m": []}),
@@ -136,7 +136,7 @@ def _tuner() -> list[Story]:
     held = {f"dflash_tuner_state{label_set(state='Held', reason='ModelMismatch', **DEPLOYMENT)}": gauge((1, 90), (None, 30))}
     words = "team/qwen: the tuner has been held for an hour: ModelMismatch"
     labels = DEPLOYMENT | {"reason": "ModelMismatch"}
-    often = "team/qwen: the block size in force changed 4 times in a day"
+    often = "team/qwen: the block size changed 4 times in a day"
     four = _of_deployment(block_size=gauge((16, 3), (8, 3), (16, 3), (8, 3), (16, 2 * _DAY)))
     three = _of_deployment(block_size=gauge((16, 3), (8, 3), (16, 3), (8, 2 * _DAY)))
     return [
@@ -156,10 +156,10 @@ def _rollouts() -> list[Story]:
     two = {f"dflash:revision_pods{label_set(**_VLLM | {'revision': revision})}": gauge((1, 90)) for revision in ("r1", "r2")}
     moving = {f"dflash:revision_pods{label_set(**_VLLM)}": "1+1x40"}
     still = {f"dflash:revision_pods{label_set(**_VLLM)}": gauge((3, 40))}
-    held = "team/qwen: a rollout is held and waits for you"
-    back = "team/qwen: the last change was worse, or did not start, and is undone"
-    stuck = "team/qwen: no replica came or went for two hours in phase Progressing"
-    skew = "team/qwen: 2 revisions serve although no rollout is under way"
+    held = "team/qwen: the rollout is held and waits for your decision"
+    back = "team/qwen: the last change was rolled back: it was worse or did not start"
+    stuck = "team/qwen: no replica started or stopped for two hours in phase Progressing"
+    skew = "team/qwen: 2 revisions serve although no rollout is in progress"
 
     def of(phase: str) -> dict[str, str]:
         return DEPLOYMENT | {"phase": phase}
