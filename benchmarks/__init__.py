@@ -1,1 +1,1 @@
-"""What the operator costs, measured on the test bed."""
+"""Benchmarks of the operator, the analysis and the tuner."""

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.fleet``: how fast the operator is on a fleet, and what it costs.
+"""``python -m benchmarks.fleet``: measures the operator's speed and resource use on a fleet.
 
-A real control plane on this machine, engine pods played by kwok, the operator under its ServiceAccount. One JSON object per line on
-standard output, the last one with ``"summary": true``; progress goes to standard error. Times are those of the API server's audit log:
-from the arrival of the user's write until the operator's write to a child was answered.
+It runs a real control plane on this machine, engine pods simulated by kwok, and the operator under its ServiceAccount. It prints one JSON
+object per line to standard output, the last with ``"summary": true``; progress goes to standard error. Times are from the API server's
+audit log: from the arrival of the user's write until the operator's write to a child was answered.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CHILDREN = ("serviceaccounts", "services", "poddisruptionbudgets", "networkpolic
 PODS_PER_NODE = 96
 """A kubelet's usual limit is 110 pods; nodes with as many accelerators keep 5,000 pods within the 256 nodes of a test cluster."""
 QUIET_S = 5.0
-"""Without a write for so long the fleet counts as settled."""
+"""The fleet counts as settled after this time without a write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The fleet, and how long it is watched."""
+    """Size of the fleet, and how long it is observed."""
 
     deployments: int
     replicas: int
@@ -62,9 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--deployments", type=int, default=50, metavar="N", help="DFlashDeployments (default %(default)s)")
     parser.add_argument("--replicas", type=int, default=4, metavar="R", help="replicas of each (default %(default)s)")
     parser.add_argument("--samples", type=int, default=50, metavar="N", help="changes made one at a time (default %(default)s)")
-    parser.add_argument("--settled-seconds", type=float, default=60.0, metavar="S", help="watch of the settled fleet (default %(default)s)")
     parser.add_argument(
-        "--no-engines", action="store_true", help="pods answer nothing and nothing is measured: for large fleets on small machines"
+        "--settled-seconds", type=float, default=60.0, metavar="S", help="observation of the settled fleet (default %(default)s)"
+    )
+    parser.add_argument(
+        "--no-engines", action="store_true", help="pods do not answer and have no metrics: for large fleets on small machines"
     )
     options = parser.parse_args(arguments)
     size = Size(
@@ -92,10 +94,10 @@ class Fleet:
     def __enter__(self) -> Fleet:
         with ExitStack() as stack:
             size = self.size
-            _tell(f"cluster for {size.deployments} deployments of {size.replicas} replicas")
+            _log(f"cluster for {size.deployments} deployments of {size.replicas} replicas")
             nodes = math.ceil((size.pods + size.samples + size.deployments) / PODS_PER_NODE)
             self.cluster = stack.enter_context(Cluster(pools=(NodePool("gpu", nodes, gpus=PODS_PER_NODE),)))
-            # A short window, or one would wait for minutes until the metrics of idle engines are shown.
+            # A short window, because otherwise the status would show the metrics of idle engines only after minutes.
             self.settings = {"scrape_seconds": "10", "metrics_window_seconds": "60"}
             if size.engines:
                 self.settings["prometheus_url"] = Prometheus(self.cluster, scrape_interval_s=15.0).start().url
@@ -113,7 +115,7 @@ class Fleet:
         self._stack.close()
 
     def run(self) -> None:
-        """Every measurement, in the order in which each leaves the fleet as the next one needs it."""
+        """Runs every measurement, in an order in which each leaves the fleet as the next one needs it."""
         self._emit("machine", cpus=os.cpu_count(), memory_gib=_memory_gib(), python=platform.python_version())
         self._create()
         self._settled()
@@ -136,7 +138,7 @@ class Fleet:
     # Measurements
 
     def _create(self) -> None:
-        _tell("creating the fleet")
+        _log("creating the fleet")
         mark, started = self.cluster.audit_mark(), time.monotonic()
         self._each(self.size.names, lambda name: self.cluster.api.request("POST", self._path(), _deployment(name, self.size.replicas)))
         self._wait_ready()
@@ -147,8 +149,8 @@ class Fleet:
         self.summary["created_ready_s"] = round(ready_s, 1)
 
     def _settled(self) -> None:
-        """Somebody annotates every deployment once: each is looked at, and nothing has to be done."""
-        _tell(f"watching the settled fleet for {self.size.settled_s:.0f} s")
+        """Annotates every deployment once: each is reconciled without a change."""
+        _log(f"watching the settled fleet for {self.size.settled_s:.0f} s")
         mark, before, started = self.cluster.audit_mark(), self._page(), time.monotonic()
         for number, name in enumerate(self.size.names):
             time.sleep(max(0.0, started + self.size.settled_s * number / self.size.deployments - time.monotonic()))
@@ -178,8 +180,8 @@ class Fleet:
     def _changes(
         self, what: str, count: int, change: Callable[[int], Mapping[str, Any]], resources: Sequence[str], gap_s: float = 0.0
     ) -> None:
-        """Patch ``count`` specs, one after the other with a gap or all at once, and see when the children follow."""
-        _tell(f"{what}: {count} changes")
+        """Patches ``count`` specs, one after the other with a gap or all at once, and measures when the children follow."""
+        _log(f"{what}: {count} changes")
         mark = self.cluster.audit_mark()
 
         def patch(name: str) -> None:
@@ -199,12 +201,12 @@ class Fleet:
         self.summary[f"{what}_p99_s"] = applied["p99_s"]
 
     def _restart(self) -> None:
-        _tell("restarting the operator")
+        _log("restarting the operator")
         self.operator.stop()
         mark, started = self.cluster.audit_mark(), time.monotonic()
         self.operator.start().wait_to_lead()
         leads_s = time.monotonic() - started
-        wait_until(self._has_looked_at_everything, "every deployment to be looked at", 300)
+        wait_until(self._has_looked_at_everything, "every deployment to be reconciled", 300)
         converged_s = time.monotonic() - started
         self._wait_quiet()
         self._emit(
@@ -213,7 +215,7 @@ class Fleet:
         self.summary["cold_start_s"] = round(converged_s, 2)
 
     def _failover(self) -> None:
-        _tell("killing the leader")
+        _log("killing the leader")
         standby = OperatorProcess(self.cluster, self.settings, name="standby").start()
         time.sleep(3)
         mark = self.cluster.audit_mark()
@@ -228,7 +230,7 @@ class Fleet:
         self._emit("failover", leads_s=round(leads_s, 1), change_applied_s=round(applied, 1), **self._cost())
         self.summary["failover_s"] = round(applied, 1)
 
-    # Looking at the fleet
+    # Observations
 
     def _path(self, name: str = "") -> str:
         return f"/apis/serving.dflash.io/v1alpha1/namespaces/{NAMESPACE}/dflashdeployments{'/' if name else ''}{name}"
@@ -239,7 +241,7 @@ class Fleet:
         return page
 
     def _cost(self) -> dict[str, float]:
-        """Memory now, and processor time since the last measurement (of the process, where it was started in between)."""
+        """Returns the current memory, and CPU time since the last measurement or since the start of the process, if that is later."""
         page = self._page()
         used, before = page.value("process_cpu_seconds_total"), self._cpu_s
         self._cpu_s = used
@@ -262,7 +264,7 @@ class Fleet:
         return [delay for delay in found.values() if delay is not None]
 
     def _wait_ready(self) -> None:
-        """Every deployment is Ready for its newest generation, and its metrics have been tried."""
+        """Waits until every deployment is Ready for its newest generation and its metrics have been collected once."""
 
         def all_ready() -> bool:
             items = self.cluster.api.get(self._path())["items"]
@@ -271,14 +273,14 @@ class Fleet:
         wait_until(all_ready, "all deployments to be Ready", 1200, interval=1.0)
 
     def _wait_quiet(self) -> None:
-        """Until the operator has written nothing for a while."""
+        """Waits until the operator has written nothing for QUIET_S seconds."""
 
         def quiet() -> bool:
             mark = self.cluster.audit_mark()
             time.sleep(QUIET_S)
             return not self._writes(mark)
 
-        wait_until(quiet, "the operator to come to rest", 300)
+        wait_until(quiet, "the operator to become idle", 300)
 
     def _has_looked_at_everything(self) -> bool:
         page = self._page()
@@ -286,7 +288,7 @@ class Fleet:
         return looked >= self.size.deployments and page.value("dflash_workqueue_depth") == 0
 
     def _annotated(self, name: str) -> str | None:
-        """What a change left on the Service."""
+        """Returns the annotation that a change left on the Service."""
         service = self.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{name}")
         annotation: str | None = (service["metadata"].get("annotations") or {}).get("bench")
         return annotation
@@ -318,7 +320,7 @@ def _is_settled(item: Mapping[str, Any], *, engines: bool) -> bool:
     ready, measured = conditions.get("Ready", {}), conditions.get("MetricsAvailable", {})
     if ready.get("observedGeneration") != item["metadata"]["generation"] or ready.get("status") != "True":
         return False
-    # Of idle engines the status shows one figure, the block size, half a window after they started.
+    # For idle engines the status has one metric, the block size, half a window after they started.
     if engines:
         return "blockSize" in (item["status"].get("metrics") or {})
     return measured.get("reason") in ("MetricsUnreachable", "PrometheusRequired")
@@ -333,7 +335,7 @@ def _memory_gib() -> int:
     return round(int(line.split()[1]) / 2**20)
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""From the operator's metrics page and the API server's audit log to numbers."""
+"""Reads the operator's metrics and the API server's audit log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LEASES = "leases"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One reading of ``/metrics``: values by sample name and labels."""
+    """One scrape of ``/metrics``: values by sample name and labels."""
 
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
     @classmethod
     def parse(cls, text: str) -> Page:
-        """Raises ValueError where the text is not a metrics page."""
+        """Parses the text. Raises ValueError if it is not a metrics page."""
         return cls(
             {
                 (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -33,34 +33,34 @@ class Page:
         )
 
     def value(self, name: str, **labels: str) -> float:
-        """Sum over the series that carry these labels; 0 without any."""
-        wanted = set(labels.items())
-        return sum(value for (found, carried), value in self.samples.items() if found == name and wanted <= set(carried))
+        """Returns the sum over the series with these labels; 0 without any."""
+        required = set(labels.items())
+        return sum(value for (found, carried), value in self.samples.items() if found == name and required <= set(carried))
 
     def buckets(self, name: str) -> dict[float, float]:
-        """Cumulative counts of a histogram by upper bound."""
+        """Returns the cumulative counts of a histogram by upper bound."""
         return {float(dict(labels)["le"]): value for (found, labels), value in sorted(self.samples.items()) if found == f"{name}_bucket"}
 
 
 def histogram_quantile(before: Mapping[float, float], after: Mapping[float, float], share: float) -> float | None:
-    """The quantile of what was observed in between, by linear interpolation inside a bucket as PromQL's ``histogram_quantile``.
+    """Returns the quantile of the observations in between, by linear interpolation in a bucket as PromQL's ``histogram_quantile``.
 
-    None where nothing was observed; the highest finite bound where the quantile lies above it.
+    None without observations; the highest finite bound if the quantile lies above it.
     """
     counts = sorted((bound, count - before.get(bound, 0.0)) for bound, count in after.items())
     if not counts or counts[-1][1] <= 0:
         return None
-    wanted = share * counts[-1][1]
+    target = share * counts[-1][1]
     low, below = 0.0, 0.0
     for bound, count in counts:
-        if count >= wanted:
-            return low if math.isinf(bound) else low + (bound - low) * (wanted - below) / (count - below) if count > below else bound
+        if count >= target:
+            return low if math.isinf(bound) else low + (bound - low) * (target - below) / (count - below) if count > below else bound
         low, below = bound, count
     return low
 
 
 def distribution(seconds: Sequence[float]) -> dict[str, float | int | None]:
-    """Number, median, 99th percentile and maximum, in seconds."""
+    """Returns number, median, 99th percentile and maximum, in seconds."""
     return {
         "count": len(seconds),
         "p50_s": _rounded(quantile(seconds, 0.5)),
@@ -74,17 +74,17 @@ def _rounded(value: float | None) -> float | None:
 
 
 def answered(event: Mapping[str, Any]) -> datetime:
-    """When a request of the audit log was answered."""
+    """Returns when a request of the audit log was answered."""
     return datetime.fromisoformat(event["stageTimestamp"])
 
 
 def arrived(event: Mapping[str, Any]) -> datetime:
-    """When it came. Watchers may hear of a change before its author has the answer, so that is where waiting for them begins."""
+    """Returns when a request arrived. Delays start there, because watchers may see a change before its author gets the answer."""
     return datetime.fromisoformat(event["requestReceivedTimestamp"])
 
 
 def done(events: Iterable[Mapping[str, Any]], resources: Collection[str]) -> list[Mapping[str, Any]]:
-    """Requests about these resources (not their subresources) that the API server carried out."""
+    """Returns the successful requests for these resources (not their subresources)."""
     return [
         event
         for event in events
@@ -98,10 +98,10 @@ def done(events: Iterable[Mapping[str, Any]], resources: Collection[str]) -> lis
 def delays(
     changes: Iterable[Mapping[str, Any]], writes: Iterable[Mapping[str, Any]], resources: Collection[str]
 ) -> dict[str, float | None]:
-    """By deployment: seconds from the arrival of the user's change until the first write to a child of each resource was answered.
+    """Returns the delay in seconds by deployment: from the arrival of the user's change until the first write to a child was answered.
 
-    ``changes`` are audit events about DFlashDeployments, ``writes`` the operator's. Of several resources the latest counts. None where
-    a child was never written. A child's name is the deployment's, or begins with it and a dash.
+    ``changes`` are audit events about DFlashDeployments, ``writes`` the operator's. With several resources, the latest first write counts.
+    None if a child was never written. A child's name is the deployment's, or begins with it and a dash.
     """
     changed = {str(event["objectRef"]["name"]): arrived(event) for event in changes}
     first: dict[tuple[str, str], datetime] = {}

@@ -1,16 +1,16 @@
-"""``python -m benchmarks.rollout``: how often the analysis decides wrongly, and how long it takes.
+"""``python -m benchmarks.rollout``: measures how often the analysis decides wrongly, and how long it takes.
 
-Each trial is one rollout at three replicas: two stable ones and one candidate serve the same kind of traffic at the same time (see
-``benchmarks.rollout_traffic``), their counters are read at the operator's intervals, and ``judge`` is asked with all evidence so far, with
-the default gates, until it promotes or fails the candidate or the deadline of 2 h passes. The probe is absent: users' traffic alone has to
-do. Three drafters: equal, 10 % and 5 % shorter acceptance length at the same step time; 5 % is exactly the default limit.
+Each trial is one rollout with three replicas. Two stable ones and one candidate serve the same kind of traffic at the same time (see
+``benchmarks.rollout_traffic``), and their counters are read at the operator's intervals. ``judge`` gets all evidence so far and the default
+gates until it promotes or fails the candidate or the deadline of 2 h passes. There is no probe, only users' traffic. There are three
+drafters: equal, and with 10 % and 5 % shorter acceptance length at the same step time; 5 % is exactly the default limit.
 
-Scenarios: ``slow`` 20 requests/min per replica, read every 30 s and judged every 60 s; ``fast`` 5 requests/s per replica, read every 15 s
-and judged every 30 s; ``sticky`` as slow, but in sessions that stay on one replica. Times to a verdict count from the candidate's Ready,
-warm-up included, over the equal and the 10 % worse drafter; a trial without a verdict counts as the deadline.
+Scenarios: ``slow`` has 20 requests/min per replica, read every 30 s and judged every 60 s; ``fast`` has 5 requests/s per replica, read
+every 15 s and judged every 30 s; ``sticky`` is like slow, but with sessions that stay on one replica. The time to a verdict starts when the
+candidate is Ready, includes the warm-up, and is taken over the equal and the 10 % worse drafter; a trial without a verdict counts as 2 h.
 
-One JSON object on standard output, progress on standard error. Shares are of all scenarios together; their bounds are Wilson's 95 %.
-Exit status 1 where a target is missed.
+It prints one JSON object to standard output and progress to standard error. Shares are over all scenarios together, with Wilson's 95 %
+bounds. The exit status is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUESTION = AnalysisRequest(GATES, False, 5.0, BLOCK, BLOCK, concurrent=True, war
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Traffic, and how often the judge is asked."""
+    """Traffic, and how often the analysis runs."""
 
     name: str
     load: Load
@@ -60,18 +60,18 @@ DRAFTERS = {"equal": 1.0, "worse10": 0.9, "worse5": 0.95}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one trial ended; ``decision`` is Promote, Fail, or what it was at the deadline."""
+    """Result of one trial; ``decision`` is Promote, Fail, or the decision at the deadline."""
 
     scenario: str
     drafter: str
     decision: AnalysisDecision
     minutes: float
     metric: str
-    """What failed the candidate."""
+    """The metric that failed the candidate."""
 
 
 def trial(scenario: Scenario, drafter: str, seed: int) -> Result:
-    """One rollout."""
+    """Simulates one rollout."""
     seeds = np.random.SeedSequence(seed).spawn(STABLE + CANDIDATES)
     load, until_s = scenario.load, DEADLINE_S + 1
     stable = [Replica(f"stable-{i}", seeds[i], load, until_s, 1.0, ready_s=-3600.0) for i in range(STABLE)]
@@ -79,14 +79,14 @@ def trial(scenario: Scenario, drafter: str, seed: int) -> Result:
     now_s = 0.0
     while True:
         now_s += scenario.judged_every_s
-        evidence = Evidence(tuple(r.trace(now_s) for r in candidate), tuple(r.trace(now_s) for r in stable))
+        evidence = Evidence(tuple(r.counter_series(now_s) for r in candidate), tuple(r.counter_series(now_s) for r in stable))
         judgement = judge(QUESTION, evidence, now_s)
         if judgement.decision in (AnalysisDecision.PROMOTE, AnalysisDecision.FAIL) or now_s >= DEADLINE_S:
             return Result(scenario.name, drafter, judgement.decision, now_s / 60, judgement.message.partition(":")[0])
 
 
 def wilson(hits: int, trials: int, deviate: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share, in percent."""
+    """Returns Wilson's interval of a share, in percent."""
     if trials == 0:
         return 0.0, 100.0
     share, square = hits / trials, deviate**2
@@ -96,7 +96,7 @@ def wilson(hits: int, trials: int, deviate: float = 1.96) -> tuple[float, float]
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """All metrics of a set of trials."""
+    """Returns the summary of a set of trials."""
     counts = Counter((r.drafter, r.decision) for r in results)
     trials = Counter(r.drafter for r in results)
     shown: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def minutes(results: Iterable[Result]) -> tuple[float, float]:
-    """Median and 95th percentile of the time to a verdict, equal and 10 % worse drafter."""
+    """Returns median and 95th percentile of the minutes to a verdict, for the equal and the 10 % worse drafter."""
     times = [
         r.minutes if r.decision in (AnalysisDecision.PROMOTE, AnalysisDecision.FAIL) else DEADLINE_S / 60
         for r in results
@@ -126,7 +126,7 @@ def minutes(results: Iterable[Result]) -> tuple[float, float]:
 
 
 def misses(line: dict[str, Any]) -> list[str]:
-    """The targets that were not reached."""
+    """Returns the targets that were missed."""
     reached = {
         "equal promoted in at least 95 %": line["equal_promoted_pct"] >= 95,
         "equal rolled back in less than 1 %": line["equal_rolled_back_wilson_pct"][1] < 1,

@@ -1,12 +1,11 @@
-"""Requests and engines of the rollout benchmark: what three replicas count while users send independent requests or whole sessions.
+"""Simulates requests and engines of the rollout benchmark: the counters of three replicas under independent requests or whole sessions.
 
-Acceptance: each request has a task of the mix (published acceptance lengths of one model, tasks equally often) and a prompt of its own, a
-lognormal multiplier with a coefficient of variation of 15 %. Every verify step accepts a number of drafts drawn from the geometric
-distribution truncated at the block that has this mean; steps are drawn one by one until the request's length is reached. Lengths are
-lognormal, sigma 0.9.
+Acceptance: each request has a task (published acceptance lengths of one model, tasks equally often) and a prompt, which is a lognormal
+multiplier with a coefficient of variation of 15 %. In every verify step the number of accepted drafts is drawn from a geometric
+distribution truncated at the block, with this mean, until the request's length is reached. Lengths are lognormal with sigma 0.9.
 
-Engines: a request lasts its steps × the step time at the mean batch of the interval it came in (Little's law at the published step
-times), and is credited when it ends, as SGLang does.
+Engines: a request takes its steps × the step time at the mean batch of the interval in which it arrived (Little's law with the published
+step times), and is counted when it ends, as by SGLang.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ LENGTH_SIGMA, LENGTH_MEDIAN = 0.9, 300.0
 LENGTH_RANGE = (16, 4096)
 PROMPT_MEDIAN, PROMPT_SIGMA = 500.0, 0.8
 STEP_NOISE = 0.02
-"""Of the step time from interval to interval, as a logarithm."""
+"""Standard deviation of the log step time between intervals."""
 TTFT_MEDIAN_S, TTFT_SIGMA = 0.06, 0.5
 SESSION_REQUESTS, SESSION_PAUSE_S, SESSION_CV = 3.0, 40.0, 0.10
-"""A session's requests go to one replica and share task and a multiplier; with the rest per prompt the whole is 15 % again."""
+"""A session's requests go to one replica and share task and multiplier. Together with the prompts, the variation is 15 % again."""
 CHUNK_READINGS = 20
 TTFT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, math.inf)
 TOKEN_BOUNDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, math.inf)
@@ -43,11 +42,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one replica gets."""
+    """Traffic of one replica."""
 
     requests_per_s: float
     every_s: float
-    """Between two readings."""
+    """Seconds between two readings."""
     sticky: bool = False
 
 
@@ -55,9 +54,9 @@ class Load:
 class _Model:
     task_lengths: Floats
     grid_lengths: Floats
-    """Acceptance length, ascending ..."""
+    """Acceptance lengths, ascending …"""
     grid_rates: Floats
-    """... and the -log chance of the geometric distribution that has it."""
+    """… and for each the -log probability of the geometric distribution with that mean."""
     concurrency: Floats
     step_s: Floats
 
@@ -84,15 +83,15 @@ def _model() -> _Model:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Arrays, one entry per request."""
+    """Arrays with one entry per request."""
 
     arrived_s: Floats
     acceptance: Floats
-    """Acceptance length each would have on average."""
+    """Expected acceptance length of each."""
 
 
 def arrivals(random: np.random.Generator, load: Load, until_s: float, factor: float) -> Requests:
-    """All requests of one replica; ``factor`` is the drafter's acceptance length against stable's."""
+    """Returns all requests of one replica; ``factor`` is the drafter's acceptance length ÷ that of the stable drafter."""
     model = _model()
     if not load.sticky:
         count = random.poisson(load.requests_per_s * until_s)
@@ -125,14 +124,14 @@ def _multipliers(random: np.random.Generator, cv: float, count: int) -> Floats:
 
 
 def lengths(random: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
-    """Output tokens."""
+    """Returns random numbers of output tokens."""
     drawn = random.lognormal(math.log(LENGTH_MEDIAN), LENGTH_SIGMA, count)
     whole: npt.NDArray[np.int64] = np.clip(np.rint(drawn), *LENGTH_RANGE).astype(np.int64)
     return whole
 
 
 def verify_steps(random: np.random.Generator, acceptance: Floats, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Steps each request takes to write its tokens: drafts are drawn step by step until they are reached."""
+    """Returns the verify steps of each request: accepted drafts are drawn step by step until its tokens are reached."""
     model = _model()
     rate = np.interp(acceptance, model.grid_lengths, model.grid_rates)
     expected = tokens / acceptance
@@ -152,7 +151,7 @@ def verify_steps(random: np.random.Generator, acceptance: Floats, tokens: npt.ND
 
 
 class Replica:
-    """The counters of one replica at its readings, simulated as far as asked. It becomes Ready at second 0, or long before."""
+    """The counters of one replica at its readings, simulated on demand. It becomes Ready at second 0, or long before."""
 
     def __init__(self, name: str, seed: np.random.SeedSequence, load: Load, until_s: float, factor: float, *, ready_s: float = 0.0) -> None:
         self._random = np.random.default_rng(seed)
@@ -165,8 +164,8 @@ class Replica:
         self._ttft, self._per_token, self._latency = (np.zeros((size, len(b))) for b in (TTFT_BOUNDS, TOKEN_BOUNDS, LATENCY_BOUNDS))
         self._readings: list[CounterSnapshot] = []
 
-    def trace(self, now_s: float) -> CounterSeries:
-        """As the operator has it at that moment."""
+    def counter_series(self, now_s: float) -> CounterSeries:
+        """Returns the counters that the operator has at that moment."""
         count = bisect_right(self._times, now_s)
         while len(self._readings) < count:
             self._advance()
@@ -225,7 +224,7 @@ class Replica:
 
 
 def per_request_variation(seed: int, count: int = 50_000) -> tuple[float, float]:
-    """Coefficient of variation of a request's own acceptance length: over requests, and weighted by their steps."""
+    """Returns the coefficient of variation of the requests' acceptance lengths: over requests, and weighted by steps."""
     random = np.random.default_rng(seed)
     acceptance = arrivals(random, Load(1.0, 1.0), count, 1.0).acceptance
     tokens = lengths(random, len(acceptance))

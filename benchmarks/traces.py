@@ -1,16 +1,16 @@
-"""``python -m benchmarks.traces [--tables T.csv --accept A.csv]``: the tuner in closed loop over seven simulated days.
+"""``python -m benchmarks.traces [--tables T.csv --accept A.csv]``: runs the tuner in closed loop over seven simulated days.
 
-A fleet of replicas serves a trace of load, minute by minute; tokens per second are a measured table's, log-interpolated in concurrency and
-clamped. A change restarts one replica after the other; a replica that restarts serves nothing and its closed-loop clients go to the others.
-The tuner is the real learner and policy. It is shown noisy measurements (5 % on step time and acceptance), knows the card under test only
-from these, starts at the larger block and is asked once a minute. Each combination of trace, replicas and restart time runs on one of a few
-cells (a workload of a model), in turn.
+A fleet of replicas serves a trace of load minute by minute. Tokens per second come from a measured table, log-interpolated in concurrency
+and clamped. A change restarts one replica after the other; while a replica restarts, its closed-loop clients go to the others. The tuner is
+the real learner and policy. It gets noisy measurements (5 % on step time and acceptance), has no other knowledge of the card under test,
+starts at the larger block, and decides once a minute. Each combination of trace, replicas and restart time runs on one of a few cells (a
+workload of a model), in turn.
 
-Score: speed ÷ the best block's speed at that minute, averaged over time. *Wasted* changes brought fewer tokens until the next one than
-staying would have. ``oracle`` is a dynamic programme that knows the whole trace and may change as often as it likes. Traces of a collapse,
-and engines that follow a schedule by themselves, are scored apart from the means.
+The score is the speed ÷ the best block's speed at that minute, averaged over time. *Wasted* changes generated fewer tokens until the next
+change than staying would have. ``oracle`` is a dynamic program that knows the whole trace and may change as often as it likes. Traces of a
+collapse, and engines that follow a schedule, are scored separately from the means.
 
-One JSON object per line; the last is the summary.
+It prints one JSON object per line; the last is the summary.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Result:
-    """One line."""
+    """The result of one run: one line of the output."""
 
     cell: str
     setting: Setting
@@ -75,7 +75,7 @@ class Result:
 
 
 def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
-    """The usual ones, or those that most workloads were measured at, ascending. Raises ValueError where there are not two."""
+    """Returns the usual block sizes, or the two with the most workloads, ascending. Raises ValueError if there are not two."""
     counts = Counter(block for series in table for block in series.lengths if block > OFF and len(_loads(series, block)) > 1)
     ranked = sorted(counts, key=lambda block: (block not in USUAL, -counts[block], -block))[:2]
     if len(ranked) < 2:
@@ -84,7 +84,7 @@ def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
 
 
 def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int) -> list[Subject]:
-    """Workloads of the table, evenly spread over it. Raises ValueError where none was measured at both blocks."""
+    """Returns workloads evenly spread over the table. Raises ValueError if none was measured at both blocks."""
     sound = [series for series in table if all(block in series.lengths and len(_loads(series, block)) > 1 for block in blocks)]
     if not sound:
         raise ValueError("no workload was measured at both blocks")
@@ -111,7 +111,7 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
 def results(
     found: Sequence[Subject], blocks: tuple[int, int], replicas: Sequence[int], restarts_s: Sequence[int], only: Sequence[str] | None = None
 ) -> Iterator[Result]:
-    """Of every policy, setting by setting. ``only``: names of traces; None: all."""
+    """Yields the results of every policy, setting by setting. ``only`` are names of traces; None: all."""
     costs = [(count, restart_s) for count in replicas for restart_s in restarts_s]
     names = [trace.name for trace in found[0].traces]
     for row, name in enumerate(names):
@@ -138,7 +138,7 @@ def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> It
 
 
 def summary(found: Sequence[Result]) -> dict[str, Any]:
-    """Means over the traces that count, over all costs and by the cost of a restart."""
+    """Returns the means over the traces that count, over all restart times and by restart time."""
     together = [one for one in found if not one.setting.trace.apart and one.policy != "schedule"]
     tuner = [one for one in together if one.policy == "tuner"]
     return {
@@ -174,7 +174,7 @@ def _tokens(found: Sequence[Result]) -> dict[str, int]:
 
 
 def _worst(found: Sequence[Result]) -> dict[str, Any]:
-    """The setting in which the tuner lacks most to the best of the simple rules."""
+    """Returns the setting in which the tuner is farthest below the best of the simple rules."""
     rules: dict[tuple[str, int, int], float] = defaultdict(float)
     own: dict[tuple[str, int, int], float] = {}
     for one in found:
@@ -197,13 +197,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--days", type=int, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
     parser.add_argument("--trace", action="append", help="only traces of this name; may be repeated")
-    asked = parser.parse_args(arguments)
-    table = load(asked.tables, asked.accept)
+    options = parser.parse_args(arguments)
+    table = load(options.tables, options.accept)
     blocks = two_blocks(table)
-    days = asked.days or (QUICK_DAYS if asked.quick else DAYS)
+    days = options.days or (QUICK_DAYS if options.quick else DAYS)
     done = []
-    replicas, restarts_s = ((2,), (60,)) if asked.quick else (REPLICAS, RESTARTS_S)
-    for result in results(subjects(table, blocks, asked.cells, days), blocks, replicas, restarts_s, asked.trace):
+    replicas, restarts_s = ((2,), (60,)) if options.quick else (REPLICAS, RESTARTS_S)
+    for result in results(subjects(table, blocks, options.cells, days), blocks, replicas, restarts_s, options.trace):
         print(json.dumps(result.line()), flush=True)
         done.append(result)
     print(json.dumps(summary(done)))

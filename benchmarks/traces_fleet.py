@@ -1,4 +1,4 @@
-"""A fleet under a policy, minute by minute, with changes made one replica after the other."""
+"""Simulates a fleet under a policy minute by minute, with changes one replica after the other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Protocol
 from benchmarks.traces_world import Cell, Trace
 
 MOST = 64
-"""Requests a replica serves at once; closed-loop clients beyond that wait."""
+"""Requests a replica serves concurrently; closed-loop clients beyond that wait."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Of a run."""
+    """Parameters of a run."""
 
     trace: Trace
     replicas: int
@@ -33,45 +33,45 @@ class Setting:
 
     @property
     def step(self) -> int:
-        """Minutes for which a replica is away."""
+        """Minutes for which a replica is down."""
         return max(1, self.restart_s // 60)
 
     @property
     def change(self) -> int:
-        """Minutes until all replicas are changed."""
+        """Minutes until all replicas have changed."""
         return self.step * self.replicas
 
 
 class Policy(Protocol):
-    """Asked once a minute, except while a change is under way."""
+    """A policy that decides once a minute, except during a change."""
 
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
-        """``load`` is that of a serving replica; ``serving``: block of each replica that serves."""
+        """Takes the load of a serving replica, and in ``serving`` the block of each replica that serves."""
 
     def wish(self, minute: int, block: int) -> int:
-        """The block to run from now on."""
+        """Returns the block to run from now on."""
 
 
 @dataclass
 class Run:
-    """What came of it."""
+    """Result of a run."""
 
     setting: Setting
     share: float = 0.0
     """Mean of speed ÷ the best block's speed."""
     tokens: float = 0.0
     changes: list[tuple[int, int, int]] = field(default_factory=list)
-    """(minute of the begin, from, to)."""
+    """(first minute, from, to)."""
     speeds: list[float] = field(default_factory=list)
 
     def closed(self, reference: Reference) -> Run:
-        """Summed up."""
+        """Returns the run with its sums."""
         self.tokens = 60 * sum(self.speeds)
         self.share = sum(speed / best for speed, best in zip(self.speeds, reference.best, strict=True)) / len(self.speeds)
         return self
 
     def wasted(self, reference: Reference) -> int:
-        """Changes that brought fewer tokens until the next one, or the end, than staying would have."""
+        """Returns the number of changes that generated fewer tokens until the next one, or the end, than staying would have."""
         limits = pairwise([*(begin for begin, _, _ in self.changes), len(self.speeds)])
         return sum(
             sum(self.speeds[begin:end]) < sum(reference.whole(before)[begin:end])
@@ -90,7 +90,7 @@ class Reference:
         ]
 
     def whole(self, candidate_block: int) -> list[float]:
-        """Tokens per second of a fleet that runs ``candidate_block`` throughout, by minute."""
+        """Returns the tokens per second of a fleet that runs ``candidate_block`` throughout, by minute."""
         if candidate_block not in self._whole:
             trace, replicas = self.setting.trace, self.setting.replicas
             self._whole[candidate_block] = [
@@ -99,13 +99,13 @@ class Reference:
         return self._whole[candidate_block]
 
     def mixed(self, minute: int, before: int, after: int, changed: int) -> float:
-        """Tokens per second while one replica restarts, ``changed`` others are changed already and the rest are not."""
+        """Returns the tokens per second while one replica restarts, ``changed`` others have changed and the rest have not."""
         trace = self.setting.trace
         return _mixed(trace.cells[minute], trace.loads[minute], self.setting.replicas, before, after, changed)
 
 
 def crowded(load: float, replicas: int, serving: int) -> float:
-    """Load of a serving replica while others are away."""
+    """Returns the load of a serving replica while others are down."""
     return min(float(MOST), load * replicas / serving)
 
 
@@ -118,7 +118,7 @@ def _mixed(cell: Cell, load: float, replicas: int, before: int, after: int, chan
 
 
 def run(setting: Setting, reference: Reference, policy: Policy) -> Run:
-    """The whole trace."""
+    """Runs the policy over the whole trace."""
     result = Run(setting)
     trace, replicas, minutes = setting.trace, setting.replicas, setting.minutes
     block, target, left = setting.start, setting.start, 0
@@ -147,7 +147,7 @@ def run(setting: Setting, reference: Reference, policy: Policy) -> Run:
 
 
 def oracle(setting: Setting, reference: Reference) -> Run:
-    """The best schedule of changes with the whole trace known: dynamic programme over minutes and blocks, no dwell, no daily count."""
+    """Returns the best schedule of changes for a known trace: a dynamic program over minutes and blocks, without dwell or daily limit."""
     candidate_blocks, change, step, minutes = setting.candidate_blocks, setting.change, setting.step, setting.minutes
     shares = {
         candidate_block: [speed / best for speed, best in zip(reference.whole(candidate_block), reference.best, strict=True)]
@@ -172,7 +172,7 @@ def oracle(setting: Setting, reference: Reference) -> Run:
 
 
 def _changing(setting: Setting, reference: Reference, before: int, after: int) -> list[list[float]]:
-    """Running sums over the minutes of the share served while replica k restarts."""
+    """Returns running sums, over the minutes, of the share served while replica k restarts."""
     sums = []
     for changed in range(setting.replicas):
         total, found = 0.0, [0.0]
@@ -188,7 +188,7 @@ class _Known:
         self._choice = choice
 
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
-        """Everything is known already."""
+        """Ignores it: everything is known already."""
 
     def wish(self, minute: int, block: int) -> int:
         return self._choice[block][minute]

@@ -1,4 +1,4 @@
-"""The policies that are compared: one block throughout, a threshold with hysteresis, and the project's tuner."""
+"""The compared policies: one block throughout, a threshold with hysteresis, and the project's tuner."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dflash_controller.tuner.steps import Limits
 
 NOISE = 0.05
 LOAD_NOISE = 0.015
-"""Of concurrency, which comes from counters that move with every step."""
+"""Noise of concurrency, which comes from counters that advance with every step."""
 NOISY = 6.0
 _MIXTURE = re.compile(r"-A\d+(\.\d+)?B")
-"""As models are named that activate a part of their weights."""
+"""Part of the names of models that activate some of their weights only."""
 DWELL_MIN = 30
 CHANGES_PER_DAY = 4
 WINDOW_MIN = 5
 DAY = 1440
 SHOWN_PODS = 2
-"""Pods that the tuner is shown at most: fewer than the operator measures, so that noise counts."""
+"""Maximum number of pods whose metrics the tuner gets: fewer than the operator measures, so that noise matters."""
 EPOCH_S = 1_800_000_000.0
 
 
@@ -37,14 +37,14 @@ class Static:
     """Never changes."""
 
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
-        """Nothing is made of it."""
+        """Ignores it."""
 
     def wish(self, minute: int, block: int) -> int:
         return block
 
 
 class Hysteresis:
-    """The larger block up to 8 requests per replica, the smaller above 12, by the mean of five minutes."""
+    """Chooses the larger block up to 8 requests per replica and the smaller above 12, by the mean of five minutes."""
 
     def __init__(self, candidate_blocks: tuple[int, int], setting: Setting) -> None:
         self._small, self._large = sorted(candidate_blocks)
@@ -61,17 +61,17 @@ class Hysteresis:
         if not self._loads or minute - self._fresh > 1:
             return block
         load = sum(self._loads) / len(self._loads)
-        wanted = self._large if load <= 8 else self._small if load > 12 else block
-        if wanted == block or (self._done and minute < self._done[-1] + DWELL_MIN):
+        target = self._large if load <= 8 else self._small if load > 12 else block
+        if target == block or (self._done and minute < self._done[-1] + DWELL_MIN):
             return block
         if sum(minute - done < DAY for done in self._done) >= CHANGES_PER_DAY:
             return block
         self._done.append(minute + self._setting.change)
-        return wanted
+        return target
 
 
 class Tuner:
-    """The real learner and policy, fed with noisy load samples of a minute."""
+    """The real learner and policy with noisy load samples of one minute."""
 
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting

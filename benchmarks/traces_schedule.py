@@ -1,4 +1,4 @@
-"""An engine that follows a table of blocks by itself: no restart when the load moves, a longer step below the largest block."""
+"""Simulates an engine that follows a table of blocks: no restart when the load changes, but longer steps below the largest block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_GAIN_PERCENT = 5.0
 
 
 def scheduled(setting: Setting, reference: Reference, prior: Prior, seed: int) -> Run:
-    """The start block for a day, then the table that was learned from it, with one change and no other."""
+    """Runs the start block for a day, then the table learned from it, with this one change."""
     learned = _learned(setting, prior, seed)
     result = Run(setting)
     trace, begin = setting.trace, min(DAY, setting.minutes)

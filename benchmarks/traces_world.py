@@ -1,4 +1,4 @@
-"""What a fleet of engines does, told by a measured table: speed by block and load, and the loads of a week minute by minute."""
+"""The simulated world: speed by block and load from a measured table, and the loads of a week minute by minute."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from functools import lru_cache
 from benchmarks.tuner_tables import Series
 
 DAY = 1440
-"""Minutes."""
+"""Minutes per day."""
 LOW, HIGH = 1.0, 32.0
 COLLAPSED = 1.02
-"""Tokens per verify step with a drafter of garbage."""
+"""Tokens per verify step with a broken drafter."""
 
 
 class Cell:
     """One workload of one model: tokens per second of a replica, log-interpolated in concurrency, clamped at both ends."""
 
     def __init__(self, series: Series, candidate_blocks: Iterable[int], collapsed: bool = False) -> None:
-        """``collapsed``: with the drafter broken, as slow a step as before and next to no draft accepted."""
+        """``collapsed`` means that the drafter is broken: steps take as long as before, and hardly any draft is accepted."""
         self.name = f"{series.model}/{series.workload}"
         self.lengths = {
             candidate_block: COLLAPSED if collapsed and candidate_block > 1 else series.lengths[candidate_block]
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Trace:
-    """Load per replica, and which cell the traffic is, by minute."""
+    """Load per replica and cell of the traffic, by minute."""
 
     name: str
     loads: Sequence[float]
@@ -62,9 +62,9 @@ class Trace:
     gaps: frozenset[int] = frozenset()
     """Minutes without metrics."""
     noisy: bool = False
-    """The first replica's step times are read with six times the noise."""
+    """Whether the first replica's step times have six times the noise."""
     apart: bool = False
-    """Not counted in the means."""
+    """Whether it is left out of the means."""
 
 
 def _square(period: int) -> Callable[[int], float]:
@@ -72,13 +72,13 @@ def _square(period: int) -> Callable[[int], float]:
 
 
 def _day_curve(minute: int) -> float:
-    """Low at midnight, high at noon, even in the logarithm."""
+    """Returns the load of a minute: low at midnight, high at noon, symmetric in the logarithm."""
     share = (1 - math.cos(2 * math.pi * minute / DAY)) / 2
     return float(f"{LOW * (HIGH / LOW) ** share:.3g}")
 
 
 def _bursts(seed: int, minutes: int) -> list[float]:
-    """A dozen bursts a day, 10 minutes each in the mean, over a load of 2."""
+    """Returns loads with a dozen bursts a day, 10 minutes each on average, above a load of 2."""
     draw, loads, minute = random.Random(seed), [2.0] * minutes, 0
     while minute < minutes:
         minute += 1 + round(draw.expovariate(1 / 110))
@@ -90,7 +90,7 @@ def _bursts(seed: int, minutes: int) -> list[float]:
 
 
 def _between(cells: tuple[Cell, Cell], candidate_blocks: tuple[int, int]) -> float:
-    """The load at which two workloads differ most in what they want."""
+    """Returns the load at which two workloads differ most in their best block."""
 
     def apart(load: float) -> float:
         leads = [math.log(cell.speed(candidate_blocks[1], load) / cell.speed(candidate_blocks[0], load)) for cell in cells]
@@ -100,8 +100,10 @@ def _between(cells: tuple[Cell, Cell], candidate_blocks: tuple[int, int]) -> flo
 
 
 def traces(cell: Cell, other: Cell, broken: Cell | None, candidate_blocks: tuple[int, int], seed: int, days: int = 7) -> list[Trace]:
-    """All traces on one cell. ``other``: another workload of the same model; ``broken``: the cell with a broken drafter, if it is known
-    how fast the target is without one."""
+    """Returns all traces on one cell.
+
+    ``other`` is another workload of the same model, ``broken`` the cell with a broken drafter, if the target's speed without one is known.
+    """
     minutes = days * DAY
     half, third = minutes // 2, minutes * 3 // 7
     cells = [cell] * minutes

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.tuner [--tables T.csv --accept A.csv]``: how good the tuner's recommendation is, cell by cell, on measured tables.
+"""``python -m benchmarks.tuner [--tables T.csv --accept A.csv]``: rates the tuner's recommendation, cell by cell, on measured tables.
 
-A cell is one workload of one model at one concurrency, with tokens per second measured at two blocks at least. The tuner runs at the start
-block, is shown a part of the table, and picks a block size; its regret is what the pick lacks to the best block size's measured speed. Only
-the argmax counts here: no least gain, no dwell, no cost of the change. What it is shown:
+A cell is one workload of one model at one concurrency, with tokens per second measured at two or more blocks. The tuner runs at the start
+block, gets a part of the table, and picks a block size. Its regret is how far the pick's measured speed is below that of the best block
+size. Only the argmax counts here: there is no minimum gain, no dwell and no switching cost. The parts are:
 
 * ``cold_varied``: the start block at every concurrency of this workload;
 * ``cold_single``: the start block at this concurrency;
@@ -11,10 +11,10 @@ block;
 * ``cold_varied_noise``: as cold_varied, step times with 3 % lognormal noise, 200 draws; mean and 90th percentile of the mean regret.
 
 Priors are the project's own (``dflash_controller/tuner/priors.yaml``), without any card of the model under test; nothing is ever
-fitted to the table under test. Start blocks are 16 and 8; a table that lacks one is started at its most measured others.
+fitted to the table under test. Start blocks are 16 and 8; a table that lacks one of them starts at its most measured blocks instead.
 
-One JSON object per line. The last is the summary: of both starts the worse one. Baselines choose between the two start blocks: always the
-smaller, always the larger, the larger at concurrency 1 only, and the threshold that would have been best for this very table.
+It prints one JSON object per line. The last is the summary, which has the worse of the two starts. Baselines choose between the two start
+blocks: always the smaller, always the larger, the larger at concurrency 1 only, and the threshold that is best for this very table.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SEED = 20261128
 
 @dataclass(frozen=True)
 class Cell:
-    """One choice to make."""
+    """One choice of a block size."""
 
     series: Series
     concurrency: int
     candidate_blocks: tuple[int, ...]
 
     def regret(self, pick: int) -> float:
-        """Percent of the best block size's speed."""
+        """Returns how far ``pick`` is below the best block size's speed, in percent."""
         best = max(self.series.speeds[candidate_block, self.concurrency] for candidate_block in self.candidate_blocks)
         return 100 * (1 - self.series.speeds[pick, self.concurrency] / best)
 
@@ -93,7 +93,7 @@ class Benchmark:
     """All protocols on one table."""
 
     def __init__(self, table: Sequence[Series]) -> None:
-        """Raises ValueError where the table has no cell."""
+        """Raises ValueError if the table has no cell."""
         self._table = table
         found = [
             Cell(series, c, series.candidate_blocks(c))
@@ -115,7 +115,7 @@ class Benchmark:
         return tuple(sorted((usual + others)[:2], reverse=True))
 
     def cold_varied(self, start: int, disturb: Callable[[], float] = lambda: 1.0) -> Outcome:
-        """``disturb`` gives the factor by which a step time is misread."""
+        """Runs cold_varied; ``disturb`` returns the factor of a step time's noise."""
         regrets: list[float] = []
         for series in self._table:
             seen = points(series, [start], series.concurrencies, disturb)
@@ -147,7 +147,7 @@ class Benchmark:
         return Outcome("warm", start, tuple(regrets))
 
     def noisy(self, start: int) -> dict[str, Any]:
-        """The line of ``cold_varied_noise``."""
+        """Returns the line of ``cold_varied_noise``."""
         draw = random.Random(SEED)
         outcomes = [self.cold_varied(start, lambda: math.exp(draw.gauss(0.0, NOISE))) for _ in range(DRAWS)]
         means = sorted(outcome.mean for outcome in outcomes if outcome.mean is not None)
@@ -162,7 +162,7 @@ class Benchmark:
         }
 
     def baselines(self) -> dict[str, Outcome]:
-        """By name."""
+        """Returns the baselines by name."""
         if len(self.starts) < 2:
             return {}
         large, small = self.starts
@@ -196,13 +196,13 @@ class Benchmark:
 def points(
     series: Series, blocks: Iterable[int], concurrencies: Sequence[int], disturb: Callable[[], float] = lambda: 1.0
 ) -> list[StepPoint]:
-    """The step times that the table tells."""
+    """Returns the step times of the table."""
     cells = ((block, c, series.step_s(block, c)) for block in blocks for c in concurrencies)
     return [StepPoint(block, float(c), seconds * disturb()) for block, c, seconds in cells if seconds is not None]
 
 
 def decays(others: Iterable[Series], candidate_blocks: Sequence[int]) -> list[float]:
-    """What the other workloads' acceptance lengths at the smallest and the largest block size tell of the drafter."""
+    """Returns the drafter's decays from the other workloads' acceptance lengths at the smallest and the largest block size."""
     small, large = candidate_blocks[0], candidate_blocks[-1]
     known = (other.lengths for other in others if small in other.lengths and large in other.lengths)
     return [decay_between(lengths[small], small, lengths[large], large) for lengths in known]
@@ -216,8 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner", description="Choice quality of the tuner on measured tables.")
     parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
     parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
-    asked = parser.parse_args(arguments)
-    benchmark = Benchmark(load(asked.tables, asked.accept))
+    options = parser.parse_args(arguments)
+    benchmark = Benchmark(load(options.tables, options.accept))
     summary: dict[str, Any] = {"summary": True}
     for protocol in (benchmark.cold_varied, benchmark.cold_single, benchmark.warm):
         outcomes = [protocol(start) for start in benchmark.starts]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tuner_priors``: reduce the published tables to ``dflash_controller/tuner/priors.yaml``."""
+"""``python -m benchmarks.tuner_priors``: reduces the published tables to ``dflash_controller/tuner/priors.yaml``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_controller.tuner.shape import fit_knee, log_cost
 DATA = Path(__file__).resolve().parent.parent / "testbed" / "data"
 TABLES = ("seed_tables.csv", "seed_accept.csv"), ("h100_vllm_dense.csv", "h100_vllm_dense_accept.csv")
 IMPOSED = "synthetic"
-"""A workload whose acceptance was set, not found: it tells step times only."""
+"""A workload whose acceptance was set, not measured: only its step times are used."""
 TARGET = Path(__file__).resolve().parent.parent / "dflash_controller" / "tuner" / "priors.yaml"
 HEADER = """\
 # What measured targets have in common, for where a deployment has not seen enough itself. Written by python -m benchmarks.tuner_priors.
@@ -30,7 +30,7 @@ HEADER = """\
 
 
 def card(source: str, model: str, found: Sequence[Series]) -> Card:
-    """One model of one source."""
+    """Returns the card of one model of one source."""
     drafting: list[list[tuple[float, float]]] = []
     for series in found:
         cells = [(block, c, series.step_s(block, c)) for block, c in series.speeds if block > 1]
@@ -44,8 +44,8 @@ def card(source: str, model: str, found: Sequence[Series]) -> Card:
         for block, c in series.speeds:
             if block == 1 and level:
                 ratios.append(math.log(c / series.speeds[block, c]) - log_cost(c, knee) - sum(level) / len(level))
-    told = (s.lengths for s in found if s.workload != IMPOSED and 8 in s.lengths and 16 in s.lengths)
-    decays = [decay_between(lengths[8], 8, lengths[16], 16) for lengths in told]
+    known = (s.lengths for s in found if s.workload != IMPOSED and 8 in s.lengths and 16 in s.lengths)
+    decays = [decay_between(lengths[8], 8, lengths[16], 16) for lengths in known]
     return Card(
         model,
         re.sub(r"^seed\d+ ", "", source),
@@ -56,7 +56,7 @@ def card(source: str, model: str, found: Sequence[Series]) -> Card:
 
 
 def cards() -> tuple[Card, ...]:
-    """Of every model in the project's tables that tells a step time."""
+    """Returns the cards of every model in the project's tables with a step time."""
     found: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for tables, accept in TABLES:
         for series in load(DATA / tables, DATA / accept):
@@ -66,7 +66,7 @@ def cards() -> tuple[Card, ...]:
 
 
 def text() -> str:
-    """The whole file."""
+    """Returns the whole file."""
     entries = []
     for entry in cards():
         fields = {"knee_tokens": entry.knee_tokens, "off_ratio": entry.off_ratio, "decay": entry.decay}

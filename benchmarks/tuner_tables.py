@@ -1,6 +1,6 @@
-"""Measured tables: ``model, workload, concurrency, block_size, method, tok_per_s``, with acceptance lengths in a second file.
+"""Reads measured tables: ``model, workload, concurrency, block_size, method, tok_per_s``, with acceptance lengths in a second file.
 
-Where several rows say the same cell the first one counts. Step times are ``c * tau / tok_per_s``.
+Of several rows for the same cell the first one counts. Step times are ``c * tau / tok_per_s``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Series:
     workload: str
     speeds: Mapping[tuple[int, int], float]
     lengths: Mapping[int, float]
-    """Acceptance length by block, of those published."""
+    """Published acceptance lengths by block."""
 
     def step_s(self, block: int, concurrency: int) -> float | None:
-        """None where the speed or the acceptance length is not published."""
+        """Returns the step time in seconds; None if the speed or the acceptance length is not published."""
         speed, length = self.speeds.get((block, concurrency)), self.lengths.get(block)
         return None if speed is None or length is None else concurrency * length / speed
 
     def candidate_blocks(self, concurrency: int) -> tuple[int, ...]:
-        """Blocks measured with a drafter at that concurrency, ascending."""
+        """Returns the blocks measured with a drafter at that concurrency, ascending."""
         return tuple(sorted(block for block, c in self.speeds if c == concurrency and block > 1))
 
     @property
@@ -38,7 +38,7 @@ class Series:
 
 
 def load(tables: Path, accept: Path) -> tuple[Series, ...]:
-    """Rows of methods DFlash and AR. Raises OSError, KeyError (a column is missing) or ValueError."""
+    """Reads the rows of methods DFlash and AR. Raises OSError, KeyError (a column is missing) or ValueError."""
     lengths: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
     with accept.open(newline="") as rows:
         for row in csv.DictReader(rows):
