@@ -45,13 +45,13 @@ class DecisionInputs:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DecisionInputs:
         """The inverse. Raises KeyError, TypeError or ValueError on anything else."""
-        told = data["tuner_inputs"]
-        policy = told["policy"]
+        stored = data["tuner_inputs"]
+        policy = stored["policy"]
         tuner_inputs = TunerInputs(
             policy=TuningPolicy(**{**policy, "block_sizes": tuple(policy["block_sizes"])}),
-            speculation=parse_speculation(told["speculation"]),
-            changes=tuple(Change(*entry) for entry in told["changes"]),
-            **{name: told[name] for name in _PLAIN if name in told},
+            speculation=parse_speculation(stored["speculation"]),
+            changes=tuple(Change(*entry) for entry in stored["changes"]),
+            **{name: stored[name] for name in _PLAIN if name in stored},
         )
         prior, limits = data["prior"], data["limits"]
         return DecisionInputs(

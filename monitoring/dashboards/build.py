@@ -79,8 +79,8 @@ def in_role(roles: str = "stable|candidate") -> str:
 
     During a handover two operators may export the role of a revision. One of them is taken, because otherwise the query would fail.
     """
-    told = selected("dflash:revision_info", role=roles)
-    return f"* on ({BY}, revision) group_left (role) topk by ({BY}, revision) (1, {told})"
+    roles_now = selected("dflash:revision_info", role=roles)
+    return f"* on ({BY}, revision) group_left (role) topk by ({BY}, revision) (1, {roles_now})"
 
 
 def by_role(metric: str, roles: str = "stable|candidate", *matchers: str, **labels: str) -> str:
