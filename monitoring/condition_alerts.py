@@ -76,7 +76,7 @@ def conditions() -> list[Alert]:
             expr='dflash:notice{reason="FieldFight"}',
             hold="15m",
             severity="warning",
-            summary=f"{DEPLOYMENT}: another writer keeps changing fields that the operator owns",
+            summary=f"{DEPLOYMENT}: another field manager keeps changing fields that the operator owns",
             description="The operator resets them with growing delays. Until the conflict ends, pods may be replaced repeatedly.",
             page="spec-drift",
             source="A conflict that ends within 15 min was a rollout of the other tool.",

@@ -118,7 +118,7 @@ def tuner() -> list[Alert]:
             ),
             hold="1h",
             severity="info",
-            summary=f"{DEPLOYMENT}: the tuner has been held for an hour: {{{{ $labels.reason }}}}",
+            summary=f"{DEPLOYMENT}: the tuner has made no decision for an hour: {{{{ $labels.reason }}}}",
             description="The block size stays as it is, whatever the load. Serving is not affected.",
             page="tuner-held",
             source="An hour is twice spec.tuning.minDwell (30 min by default): a change may have become due.",

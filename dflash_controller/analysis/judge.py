@@ -131,7 +131,11 @@ def _undecided(case: _Case, open_: Sequence[str], text_open: bool) -> tuple[Anal
     biased = bool(open_) and all(metric in case.primary and case.primary[metric].biased for metric in open_)
     probe_due = case.question.text_gates and case.evidence.probe is None
     if biased and not text_open and not probe_due:
-        return AnalysisDecision.HOLD, Reason.REPLICA_BIAS, f"{names}: replicas of one revision differ by more than the limit lets tell"
+        return (
+            AnalysisDecision.HOLD,
+            Reason.REPLICA_BIAS,
+            f"{names}: replicas of one revision differ by more than the limit allows for a verdict",
+        )
     return AnalysisDecision.CONTINUE, Reason.ANALYZING, f"{names} not decided yet"
 
 

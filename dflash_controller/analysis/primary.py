@@ -141,7 +141,7 @@ def _judge(found: EffectSize, asked: Levels) -> tuple[Outcome, bool, str]:
     sampling = math.sqrt(max(0.0, down * down - lasting_radius(asked.pass_alpha, found.bias) ** 2))
     undecidable = stays > asked.margin and x - stays < -asked.margin and sampling < stays
     if undecidable:
-        return Outcome.INCONCLUSIVE, True, f"replicas of one revision differ by {100 * found.bias_at_least:.0f} %, too much to tell"
+        return Outcome.INCONCLUSIVE, True, f"replicas of one revision differ by {100 * found.bias_at_least:.0f} %, too much for a verdict"
     return Outcome.INCONCLUSIVE, False, f"between {percent(x - down)} and {percent(x + up)}"
 
 
@@ -195,7 +195,7 @@ def _value(metric: str, side: Side) -> float | None:
 def _missing(traffic: Traffic, metric: str) -> str | None:
     for name, side in (("candidate", traffic.candidate), ("stable", traffic.stable)):
         if not side.load_samples:
-            return f"no reading of the {name} yet" if name == "stable" else "no reading of the candidate after its warm-up yet"
+            return f"no reading of the {name} yet" if name == "stable" else "no measurement of the candidate after its warm-up yet"
         for quantity in ("committed", "steps", *(("decode_seconds",) if metric == SPEED else ())):
             if side.total(quantity) is None:
                 return f"the {name} does not export {quantity.replace('_', ' ')}"

@@ -26,13 +26,13 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"
     """A change made by the user is not finished. The tuner never sets it."""
     STALLED = "Stalled"
-    """Nothing will get better without a human."""
+    """The operator cannot continue without you."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """The operator can read what the engines measure."""
     TUNING_READY = "TuningReady"
     """The tuner has what it needs to decide."""
     ROLLOUT_HEALTHY = "RolloutHealthy"
-    """The rollout under way, if any, goes well."""
+    """The current rollout, if any, makes progress and no metric failed."""
     SPECULATION_HEALTHY = "SpeculationHealthy"
     """The drafter's tokens are being accepted."""
 
@@ -53,7 +53,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     PAUSED = "Paused"
     NOT_STALLED = "NotStalled"
-    # What a human must mend.
+    # What a human must fix.
     INVALID_SPEC = "InvalidSpec"
     DRAFTER_MISMATCH = "DrafterMismatch"
     PAIR_UNKNOWN = "PairUnknown"
@@ -143,17 +143,17 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Fewer engine pods are serving than replicas - maxUnavailable.", "Look at the pods that are not Ready: their events and logs."
     ),
     Reason.SCALED_TO_ZERO: ReasonDoc("spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve."),
-    Reason.AS_SPECIFIED: ReasonDoc("All wanted replicas serve what the spec asks for."),
-    Reason.NEW_GENERATION: ReasonDoc("The spec was changed and has not been acted upon yet."),
+    Reason.AS_SPECIFIED: ReasonDoc("All desired replicas serve what the spec asks for."),
+    Reason.NEW_GENERATION: ReasonDoc("The spec was changed, and the operator has not acted on it yet."),
     Reason.STARTING: ReasonDoc("Engine pods are loading their models; status.startupBudgetSeconds says how long that may take."),
     Reason.SCALING: ReasonDoc("Replicas are being added or removed."),
-    Reason.ROLLOUT_IN_PROGRESS: ReasonDoc("A new revision is replacing the one in force; see status.rollout."),
+    Reason.ROLLOUT_IN_PROGRESS: ReasonDoc("A new revision is replacing the active one; see status.rollout."),
     Reason.SETTLED: ReasonDoc("Nothing is left to do for the last change."),
-    Reason.SUSPENDED: ReasonDoc("spec.suspend is true: no object is written; pods keep serving.", "Set spec.suspend to false to go on."),
-    Reason.PAUSED: ReasonDoc("spec.rollout.paused is true: the rollout stays where it is.", "Set spec.rollout.paused to false to go on."),
-    Reason.NOT_STALLED: ReasonDoc("No human is needed."),
+    Reason.SUSPENDED: ReasonDoc("spec.suspend is true: no object is written; pods keep serving.", "Set spec.suspend to false to continue."),
+    Reason.PAUSED: ReasonDoc("spec.rollout.paused is true: the rollout waits.", "Set spec.rollout.paused to false to continue."),
+    Reason.NOT_STALLED: ReasonDoc("No action is needed."),
     Reason.INVALID_SPEC: ReasonDoc(
-        "The spec breaks a rule that only the operator can check; what ran before keeps running.", "Mend the field the message names."
+        "The spec breaks a rule that only the operator can check; what ran before keeps running.", "Fix the field that the message names."
     ),
     Reason.DRAFTER_MISMATCH: ReasonDoc("The drafter was trained for another target.", "Use the drafter the message names."),
     Reason.PAIR_UNKNOWN: ReasonDoc(
@@ -164,7 +164,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "This engine release cannot run what the spec asks for.", "Choose the release or the setting the message names."
     ),
     Reason.NAME_TAKEN: ReasonDoc(
-        "An object the operator must write exists and is controlled by something else.",
+        "An object that the operator must write exists and belongs to something else.",
         "Delete or rename that object, or give the DFlashDeployment another name.",
     ),
     Reason.LEADER_WORKER_SET_MISSING: ReasonDoc(
@@ -172,17 +172,17 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Install LeaderWorkerSet 0.9 or later, or set spec.parallelism.nodes to 1.",
     ),
     Reason.REVISION_UNREADABLE: ReasonDoc(
-        "A stored revision was written by a newer operator, or damaged; nothing is changed, what runs keeps running.",
+        "A stored revision was written by a newer operator, or damaged; nothing is changed, and what runs keeps running.",
         "Upgrade the operator, or delete the ControllerRevision the message names if nothing runs it.",
     ),
     Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
         "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."
     ),
     Reason.UNSCHEDULABLE: ReasonDoc(
-        "No node takes an engine pod, for another reason than accelerators.", "The message is the scheduler's: mend what it names."
+        "No node accepts an engine pod, for another reason than accelerators.", "The message is the scheduler's: fix what it names."
     ),
     Reason.PODS_REFUSED: ReasonDoc(
-        "The API server refuses the engine pods (a quota, a missing priority class, a policy).", "Mend what the message names."
+        "The API server refuses the engine pods (a quota, a missing priority class, a policy).", "Fix what the message names."
     ),
     Reason.ENGINE_FAILING: ReasonDoc(
         "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
@@ -191,7 +191,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."
     ),
     Reason.ANALYSIS_DEADLINE_EXCEEDED: ReasonDoc(
-        "The rollout had no verdict by spec.rollout.deadline.", "Promote or abort the candidate with the annotation the message names."
+        "The analysis was inconclusive at spec.rollout.deadline.", "Promote or abort the candidate with the annotation the message names."
     ),
     Reason.PERMISSION_DENIED: ReasonDoc("The API server refused a write.", "Grant the operator the right the message names."),
     Reason.DEFINITION_OUTDATED: ReasonDoc(
@@ -201,28 +201,28 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
     Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
     Reason.NO_PODS: ReasonDoc("No engine pod is Ready, so there is nothing to measure."),
-    Reason.NOT_MEASURED: ReasonDoc("The first measurement is still to come."),
+    Reason.NOT_MEASURED: ReasonDoc("There is no measurement yet."),
     Reason.METRICS_MISSING: ReasonDoc(
-        "A series the operator needs is not there.", "Check that the engine's metrics are on and that Prometheus scrapes its pods."
+        "A series that the operator needs is missing.", "Check that the engine's metrics are on and that Prometheus scrapes its pods."
     ),
     Reason.METRICS_STALE: ReasonDoc("The newest sample is too old.", "Check that Prometheus still scrapes the engine pods."),
     Reason.METRICS_UNREACHABLE: ReasonDoc(
-        "The engine pods' metrics page did not answer.", "Check network policies between the operator and the engine pods."
+        "The metrics endpoint of the engine pods did not answer.", "Check network policies between the operator and the engine pods."
     ),
     Reason.PROMETHEUS_REQUIRED: ReasonDoc(
         "There are too many engine pods for the operator to scrape by itself.",
-        "Give the operator a Prometheus: the chart's value prometheus.url (without the chart DFLASH_PROMETHEUS_URL).",
+        "Set a Prometheus: the chart's value prometheus.url (without the chart DFLASH_PROMETHEUS_URL).",
     ),
     Reason.PROMETHEUS_ERROR: ReasonDoc("Prometheus refused or failed a query.", "Check the operator's Prometheus address and credentials."),
     Reason.TUNING_OFF: ReasonDoc("spec.tuning.mode is Off."),
-    Reason.LEARNING: ReasonDoc("The tuner has too little traffic to judge by."),
-    Reason.TUNED: ReasonDoc("The speculation in force is the best for the load seen, or is being changed to it."),
-    Reason.FROZEN: ReasonDoc("A rollout, a pin, a pause or a suspension stands, during which the tuner changes nothing."),
+    Reason.LEARNING: ReasonDoc("The tuner has too little traffic to decide."),
+    Reason.TUNED: ReasonDoc("The active block size is the best for this load, or is being changed to it."),
+    Reason.FROZEN: ReasonDoc("During a rollout, a pin, a pause or a suspension the tuner changes nothing."),
     Reason.REPLICA_LEAVING: ReasonDoc(
-        "A replica is on its way out and no rollout asked for that: its node is drained, or it was evicted, deleted or scaled away."
+        "A replica is leaving, and no rollout asked for it: its node is drained, or it was evicted, deleted or scaled away."
     ),
     Reason.LOAD_UNCERTAIN: ReasonDoc(
-        "Two ways of measuring concurrency disagree: an engine's counter does not mean what it is taken for.",
+        "Two ways of measuring concurrency disagree: an engine's counter does not mean what the operator takes it for.",
         "Check that the engine release is supported, and that none of its series is dropped or renamed on the way to the operator.",
     ),
     Reason.MODEL_MISMATCH: ReasonDoc(
@@ -230,61 +230,61 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Look for what changed: GPUs, clocks, neighbours on the node, much longer prompts. The decision is in the operator's log; read it "
         "with dflash_controller.cli.replay, as docs/how-to/explain-a-tuner-decision.md says.",
     ),
-    Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent or not pay for the restart."),
-    Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block was tried and given up lately."),
+    Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent, or less than the switching cost."),
+    Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block size failed a trial recently."),
     Reason.CHANGES_EXHAUSTED: ReasonDoc("spec.tuning.maxChangesPerDay changes were made in the last 24 hours."),
     Reason.DOWNTIME_NOT_ALLOWED: ReasonDoc(
         "The change would take the last serving replica down.", "Add a replica or surge, or set spec.tuning.allowDowntime to true."
     ),
     Reason.NO_ROLLOUT: ReasonDoc("No rollout is under way."),
-    Reason.PROGRESSING: ReasonDoc("The rollout moves on."),
+    Reason.PROGRESSING: ReasonDoc("The rollout makes progress."),
     Reason.COMPLETED: ReasonDoc("The last rollout was completed."),
     Reason.ANALYSIS_FAILED: ReasonDoc("The candidate did worse than a limit of spec.rollout.analysis.", "See status.rollout.analysis."),
-    Reason.INCONCLUSIVE: ReasonDoc("Neither the probe nor the traffic gave a verdict yet."),
-    Reason.ABORTED: ReasonDoc("A human aborted the candidate.", "Change the spec, or spec.restartId to try again."),
+    Reason.INCONCLUSIVE: ReasonDoc("Neither the probe nor the traffic has given a verdict yet."),
+    Reason.ABORTED: ReasonDoc("Somebody aborted the candidate.", "Change the spec, or spec.restartId to try again."),
     Reason.PINNED: ReasonDoc("An annotation pins another revision than the spec asks for.", "Remove the annotation serving.dflash.io/pin."),
     Reason.UNPROVEN: ReasonDoc("The revision was promoted without an analysis, with no replica to judge."),
     Reason.OUTSIDE_WINDOW: ReasonDoc("spec.rollout.window is closed; the rollout starts when it opens."),
     Reason.PREFETCHING: ReasonDoc("Jobs fetch the candidate's weights to the nodes, before a replica is taken down for it."),
     Reason.PREFETCH_FAILED: ReasonDoc(
         "The candidate's weights could not be fetched, so no replica was taken down for it.",
-        "Mend what the message names, then delete the failed Job, or change the spec.",
+        "Fix what the message names, then delete the failed Job, or change the spec.",
     ),
-    Reason.TAKING_REFERENCE: ReasonDoc("The probe asks the stable revision first, as candidate and stable cannot serve at the same time."),
+    Reason.TAKING_REFERENCE: ReasonDoc("The stable revision answers the probe first, because candidate and stable cannot serve at once."),
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),
     Reason.ANALYSIS_PASSED: ReasonDoc("The candidate passed every limit of spec.rollout.analysis."),
     Reason.ROLLING_BACK: ReasonDoc("The candidate failed; its replicas are being replaced by stable ones."),
     Reason.SUPERSEDED: ReasonDoc("The spec changed before the candidate was promoted."),
     Reason.REPLICA_BIAS: ReasonDoc(
-        "Replicas of one revision differ among themselves by more than the limit, so one candidate replica cannot tell.",
+        "Replicas of one revision differ among themselves by more than the limit, so one candidate replica is not enough evidence.",
         "Promote or abort the candidate with the annotation the message names, or widen the limit.",
     ),
     Reason.TRAFFIC_DIFFERS: ReasonDoc(
-        "Candidate and stable do not get the same kind of requests, so their figures cannot be compared.",
+        "Candidate and stable do not get the same kind of requests, so their metrics cannot be compared.",
         "Balance requests evenly over the Service, or let the probe decide.",
     ),
     Reason.TEXT_DIFFERS: ReasonDoc(
-        "The candidate answers greedy prompts with another text than stable; a drafter must never change the output.",
+        "The candidate's answers to greedy prompts differ from stable's; a drafter must never change the output.",
         "Do not use this drafter or engine build; see status.rollout.analysis.",
     ),
     Reason.NOT_COMPARED: ReasonDoc("Nothing that could change how the engine performs has changed, so nothing was compared."),
-    Reason.STABLE_NOT_SERVING: ReasonDoc("The revision in force serves nobody, so the candidate was not compared with it."),
+    Reason.STABLE_NOT_SERVING: ReasonDoc("The stable revision does not serve, so the candidate was not compared with it."),
     Reason.PROMOTED_BY_HAND: ReasonDoc("The annotation serving.dflash.io/promote named the candidate."),
     Reason.PIN_UNKNOWN: ReasonDoc(
         "The annotation serving.dflash.io/pin names a revision that is not kept.", "Name one of status.revisions, or remove the annotation."
     ),
     Reason.ANNOTATION_IGNORED: ReasonDoc(
-        "The annotation serving.dflash.io/promote or serving.dflash.io/abort names nothing it could act on.",
+        "The annotation serving.dflash.io/promote or serving.dflash.io/abort names no revision that it can act on.",
         "Name the candidate (status.candidateRevision); set an annotation of an earlier trial again.",
     ),
     Reason.ACCEPTING: ReasonDoc("The target accepts the drafter's tokens."),
     Reason.SPECULATION_OFF: ReasonDoc(
-        "The target runs without speculation; False where the operator switched it off because the drafter had collapsed.",
-        "Where it is False: set spec.drafter to one that works, or spec.blockSize to 1 to keep speculation off.",
+        "The target runs without speculation; False if the operator switched it off because the drafter had collapsed.",
+        "If it is False, set spec.drafter to one that works, or spec.blockSize to 1 to keep speculation off.",
     ),
     Reason.DRAFTER_COLLAPSED: ReasonDoc(
-        "The target accepts next to none of the drafter's tokens: the answers are right, and slower than without speculation.",
-        "Look at the causes the message names; in tuning mode Auto the operator goes back or switches speculation off by itself.",
+        "The target accepts almost none of the drafter's tokens: answers are right, but slower than without speculation.",
+        "See the causes in the message; in tuning mode Auto the operator falls back or switches speculation off by itself.",
     ),
     Reason.REVISION_NOT_PINNED: ReasonDoc("A model revision is a branch or tag, which may move.", "Set the revision to a 40-digit commit."),
     Reason.ENGINE_RELEASE_UNTESTED: ReasonDoc(
@@ -292,16 +292,16 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Choose a tested release, or watch the first start.",
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
-        "This operator would fill in other defaults than those the running revision was made with.", "Change spec.restartId to adopt them."
+        "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."
     ),
     Reason.FIELD_FIGHT: ReasonDoc(
-        "Another writer keeps putting a field back.", "Stop the writer the message names, or leave it the field."
+        "Another field manager keeps changing a field.", "Stop the field manager that the message names, or leave the field to it."
     ),
     Reason.OUTAGE_AHEAD: ReasonDoc(
-        "With one replica and no surge the change takes the service down while the model loads.",
+        "With one replica and no surge the service is down while the model loads.",
         "Set spec.rollout.maxSurge to 1 to avoid it.",
     ),
 }

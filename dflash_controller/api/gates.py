@@ -33,18 +33,16 @@ class PrimaryGate(MetricGate):
     """
 
     min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Below so many verify steps on either side the verdict is Inconclusive."
+        None, ge=1, le=10_000_000, description="With fewer verify steps on either side the verdict is Inconclusive."
     )
-    interval: Annotated[Duration | None, POLICY] = Field(
-        None, description="The analysis looks at the measurement at least so often, and every minute."
-    )
+    interval: Annotated[Duration | None, POLICY] = Field(None, description="The analysis evaluates at least this often, and every minute.")
 
 
 class AcceptanceGate(PrimaryGate):
     """Tokens committed per verify step. Judged only when the block size is the same on both sides."""
 
     limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=100, description="Largest loss of acceptance length against stable, in percent. Default 5."
+        None, ge=0, le=100, description="Largest loss of acceptance length compared with stable, in percent. Default 5."
     )
 
 
@@ -52,7 +50,7 @@ class SpeedGate(PrimaryGate):
     """Output tokens per second of one request, at equal load."""
 
     limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=100, description="Largest loss of speed against stable, in percent. Default 5."
+        None, ge=0, le=100, description="Largest loss of speed compared with stable, in percent. Default 5."
     )
 
 
@@ -60,13 +58,16 @@ class WindowedGate(MetricGate):
     """A metric whose traffic is judged window by window."""
 
     min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Fewest requests on either side that make a window; without one the verdict is Inconclusive."
+        None,
+        ge=1,
+        le=10_000_000,
+        description="Requests that a window needs on either side; without such a window the verdict is Inconclusive.",
     )
     window: Annotated[Duration | None, POLICY] = Field(
-        None, description="Shortest stretch of time that is judged by itself; it is prolonged until it holds minSamples."
+        None, description="Shortest time that is judged as one window; it is extended until it has minSamples."
     )
     interval: Annotated[Duration | None, POLICY] = Field(
-        None, description="Steps in which a window is prolonged; the analysis looks at least so often, and every minute."
+        None, description="Steps by which a window is extended; the analysis evaluates at least this often, and every minute."
     )
     failure_limit: Annotated[int | None, POLICY] = Field(
         None, ge=0, le=100, description="Windows beyond the limit that are tolerated; one more fails the rollout."
@@ -77,7 +78,7 @@ class TtftGate(WindowedGate):
     """Time to first token, 95th percentile."""
 
     limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 20."
+        None, ge=0, le=1000, description="Largest increase compared with stable, in percent. Default 20."
     )
 
 
@@ -85,7 +86,7 @@ class LatencyGate(WindowedGate):
     """Time per output token, 95th percentile."""
 
     limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Largest increase against stable, in percent. Default 10."
+        None, ge=0, le=1000, description="Largest increase compared with stable, in percent. Default 10."
     )
 
 
@@ -104,12 +105,12 @@ class RestartsGate(MetricGate):
         None, ge=0, le=1000, description="Most container restarts of the candidate's pods since they were first Ready. Default 0."
     )
     min_samples: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=10_000_000, description="Below so many candidate pods past their warm-up the verdict is Inconclusive."
+        None, ge=1, le=10_000_000, description="With fewer candidate pods past their warm-up the verdict is Inconclusive."
     )
     window: Annotated[Duration | None, POLICY] = Field(
-        None, description="Where neither acceptance length nor speed is judged, the candidate must serve at least so long."
+        None, description="If neither acceptance length nor speed is judged, the candidate must serve at least this long."
     )
-    interval: Annotated[Duration | None, POLICY] = Field(None, description="The analysis looks at least so often, and every minute.")
+    interval: Annotated[Duration | None, POLICY] = Field(None, description="The analysis evaluates at least this often, and every minute.")
 
 
 class Analysis(Model):

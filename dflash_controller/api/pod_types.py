@@ -73,7 +73,7 @@ class PersistentVolumeClaim(Model):
 
     claim_name: Annotated[SubdomainName, REVISION] = Field(description="Name of the claim, in the same namespace.")
     read_only: Annotated[bool | None, REVISION] = Field(
-        None, description="Mount it read-only: the weights must be there already, nothing is downloaded. Default false."
+        None, description="Mount it read-only: it must already contain the weights, and nothing is downloaded. Default false."
     )
 
 

@@ -20,8 +20,8 @@ class Tuning(Model):
 
     mode: Annotated[Literal["Off", "Advise", "Auto"] | None, POLICY] = Field(
         None,
-        description="Off runs blockSize. Advise decides and shows, but changes nothing. Auto acts. Default Advise. "
-        "Going from Auto to Advise is the emergency brake: what is in force stays; one replica on trial goes back to it.",
+        description="Off runs blockSize. Advise decides and reports, but changes nothing. Auto acts. Default Advise. "
+        "Going from Auto to Advise is the emergency brake: the active block size stays; a replica on trial goes back to it.",
     )
     block_sizes: Annotated[tuple[BlockSize, ...], POLICY] = Field(
         (),
@@ -31,13 +31,13 @@ class Tuning(Model):
     )
     actuator: Annotated[Literal["Auto", "Schedule", "Restart"] | None, POLICY] = Field(
         None,
-        description="How a change is made. Schedule: the engine picks the block by load from a table (vLLM 0.26 and later). "
-        "Restart: a new revision. Auto (default) takes Schedule where the engine has it.",
+        description="How a change is made. Schedule: the engine picks the block size by load from a table (vLLM 0.26 and later). "
+        "Restart: a new revision. Auto (default) uses Schedule if the engine supports it.",
     )
     min_gain_percent: Annotated[float | None, POLICY] = Field(
         None, ge=0, le=1000, description="Smallest expected gain in tokens per second that is worth a change. Default 5."
     )
-    window: Annotated[Duration | None, POLICY] = Field(None, description="Span of traffic one decision looks at. Default 5m.")
+    window: Annotated[Duration | None, POLICY] = Field(None, description="Time span of traffic that one decision uses. Default 5m.")
     min_dwell: Annotated[DurationOrZero | None, POLICY] = Field(None, description="Shortest time between two changes. Default 30m.")
     max_changes_per_day: Annotated[int | None, POLICY] = Field(None, ge=0, le=1000, description="Most changes in any 24 hours. Default 4.")
     allow_downtime: Annotated[bool | None, POLICY] = Field(
@@ -53,7 +53,10 @@ class Probe(Model):
     prompts: Annotated[int | None, POLICY] = Field(None, ge=8, le=1024, description="Number of prompts. Default 64.")
     max_tokens: Annotated[int | None, POLICY] = Field(None, ge=16, le=4096, description="Output tokens per prompt. Default 256.")
     prompts_per_minute: Annotated[int | None, POLICY] = Field(
-        None, ge=1, le=6000, description="Pace, so that users do not feel the probe; one that both sides get counts once. Default 60."
+        None,
+        ge=1,
+        le=6000,
+        description="Pace, so that the probe does not disturb users; a prompt sent to both sides counts once. Default 60.",
     )
     timeout: Annotated[Duration | None, POLICY] = Field(None, description="Longest time one prompt may take. Default 60s.")
     max_mismatch_percent: Annotated[float | None, POLICY] = Field(
@@ -61,7 +64,7 @@ class Probe(Model):
         ge=0,
         le=100,
         description="Largest share of prompts whose text may differ from stable's; a drafter must not change text. Prompts to which "
-        "an engine gives two answers (rounding decides a near tie) are left out. Default 5.",
+        "an engine gives two answers (a near tie) are left out. Default 5.",
     )
 
 
@@ -91,16 +94,16 @@ class Rollout(Model):
     analysis: Analysis = Field(default_factory=Analysis, description="What a candidate is judged by.")
     probe: Probe = Field(default_factory=Probe, description="The operator's own paired prompts.")
     on_inconclusive: Annotated[Literal["Hold", "Promote", "Rollback"] | None, POLICY] = Field(
-        None, description="What to do when neither the probe nor the traffic gave a verdict by the deadline. Default Hold."
+        None, description="What to do if the analysis is inconclusive at the deadline. Default Hold."
     )
     automatic_rollback: Annotated[bool | None, POLICY] = Field(
-        None, description="Go back to stable when the candidate fails; false holds the rollout for a human. Default true."
+        None, description="Roll back when the candidate fails; false holds the rollout for your decision. Default true."
     )
     deadline: Annotated[Duration | None, POLICY] = Field(
         None, description="Longest time for a verdict, counted from the candidate's first Ready replica. Default 2h."
     )
     paused: Annotated[bool | None, POLICY] = Field(
-        None, description="Stop the rollout where it is; a candidate that fails is given up all the same. Default false."
+        None, description="Pause the rollout; a candidate that fails is rolled back all the same. Default false."
     )
     window: RolloutWindow | None = Field(None, description="When rollouts may start. Absent: at any time.")
-    history_limit: Annotated[int | None, POLICY] = Field(None, ge=1, le=50, description="Old revisions to keep for going back. Default 10.")
+    history_limit: Annotated[int | None, POLICY] = Field(None, ge=1, le=50, description="Old revisions to keep for rollback. Default 10.")

@@ -1,4 +1,4 @@
-"""One thing wrong with a spec, said so that its author can mend it."""
+"""One thing wrong with a spec, said so that its author can fix it."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Condition(Model):
 
     type: Annotated[str, StringConstraints(max_length=64)] = Field(description="Kind of condition.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    observed_generation: int | None = Field(None, ge=0, description="Generation of the spec the condition was decided for.")
+    observed_generation: int | None = Field(None, ge=0, description="Generation of the spec that the condition is about.")
     last_transition_time: Time = Field(description="When status last changed.")
-    reason: Reason = Field(description="One word for the cause, from a documented list.")
-    message: Text = Field(description="The cause in a sentence, with the remedy where there is one.")
+    reason: Reason = Field(description="The cause as one word, from a documented list.")
+    message: Text = Field(description="The cause in a sentence, with what to do, if anything.")
 
 
 class Notice(Model):
@@ -52,7 +52,7 @@ class Notice(Model):
 class SpeculationStatus(Model):
     """What the stable revision drafts."""
 
-    mode: Literal["Off", "Fixed", "Schedule"] = Field(description="Nothing, one block size, or a block size by load.")
+    mode: Literal["Off", "Fixed", "Schedule"] = Field(description="Off, one block size, or a block size by load.")
     block_size: int | None = Field(None, description="Block size, with mode Fixed.")
     ranges: tuple[Annotated[tuple[int, ...], Field(max_length=3)], ...] = Field(
         (), max_length=64, description="Rows of lowest requests, highest requests, drafts per step; with mode Schedule."
@@ -70,7 +70,7 @@ class MetricsStatus(Model):
     tokens_per_second: float | None = Field(None, description="Output tokens per second, all replicas together.")
     step_time_milliseconds: float | None = Field(None, description="Milliseconds per verify step.")
     block_size: float | None = Field(None, description="Block size the engines themselves report.")
-    measured_at: Time | None = Field(None, description="When these figures were taken.")
+    measured_at: Time | None = Field(None, description="When these were measured.")
 
 
 class TuningStatus(Model):
@@ -80,16 +80,16 @@ class TuningStatus(Model):
     recommendation: Annotated[str, StringConstraints(max_length=63)] | None = Field(
         None, description="Speculation it would choose: off, 16, schedule-16."
     )
-    reason: Reason | None = Field(None, description="One word for why, from a documented list.")
+    reason: Reason | None = Field(None, description="The reason as one word, from a documented list.")
     message: Text | None = Field(None, description="Why, in a sentence.")
     inputs: dict[str, Any] | None = Field(
         None,
         max_length=64,
-        description="Numbers the decision was made from.",
+        description="Numbers behind the decision.",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
     decided_at: Time | None = Field(None, description="When it was decided.")
-    next_change_allowed_at: Time | None = Field(None, description="Before this time nothing is changed.")
+    next_change_allowed_at: Time | None = Field(None, description="No change before this time.")
 
 
 class MetricVerdict(Model):
@@ -99,26 +99,26 @@ class MetricVerdict(Model):
     verdict: Verdict = Field(description="Successful, Failed, Inconclusive or Error.")
     candidate: float | None = Field(None, description="Value of the candidate.")
     stable: float | None = Field(None, description="Value of the stable revision at the same time.")
-    limit: float | None = Field(None, description="The limit in force.")
+    limit: float | None = Field(None, description="The limit that applied.")
     samples: float | None = Field(None, description="Samples of the candidate.")
     stable_samples: float | None = Field(None, description="Samples of the stable revision.")
     age_seconds: float | None = Field(None, description="Age of the newest input when it was judged.")
-    gates: bool | None = Field(None, description="False where the metric is only shown, as it decides nothing for this change.")
-    message: Text | None = Field(None, description="The finding in a sentence.")
+    gates: bool | None = Field(None, description="False if the metric is only shown and not judged for this change.")
+    message: Text | None = Field(None, description="The result in a sentence.")
 
 
 class RolloutStatus(Model):
     """The rollout under way, or the last one."""
 
-    phase: RolloutPhase = Field(description="Where it stands.")
+    phase: RolloutPhase = Field(description="Phase of the rollout.")
     revision: Name | None = Field(None, description="Name of the revision that is rolled out.")
-    reason: Reason | None = Field(None, description="Why it stands there, from a documented list.")
-    step: Annotated[str, StringConstraints(max_length=128)] | None = Field(None, description="What is being waited for.")
-    message: Text | None = Field(None, description="Where it stands, in a sentence.")
+    reason: Reason | None = Field(None, description="Why it is in this phase, from a documented list.")
+    step: Annotated[str, StringConstraints(max_length=128)] | None = Field(None, description="What the rollout waits for.")
+    message: Text | None = Field(None, description="The phase in a sentence.")
     started_at: Time | None = Field(None, description="When it began.")
     finished_at: Time | None = Field(None, description="When it ended.")
     updated_replicas: int | None = Field(None, description="Serving replicas of the candidate.")
-    analyzed_at: Time | None = Field(None, description="When the verdicts below were given; they are renewed once a minute.")
+    analyzed_at: Time | None = Field(None, description="When the verdicts below were made; they are updated once a minute.")
     analysis: tuple[MetricVerdict, ...] = Field((), max_length=16, description="Verdicts by metric.", json_schema_extra=list_map("metric"))
 
 
@@ -126,12 +126,12 @@ class RevisionStatus(Model):
     """One revision that is kept."""
 
     name: Name = Field(description="Name of its ControllerRevision and of its workload.")
-    number: int = Field(description="Its place in time; the stable one with the highest number is in force.")
+    number: int = Field(description="Sequence number; the stable one with the highest number is active.")
     state: RevisionState = Field(description="Candidate, Stable, Failed, Superseded or Retired.")
     engine: Annotated[str, StringConstraints(max_length=64)] | None = Field(None, description="Engine and release.")
     speculation: Annotated[str, StringConstraints(max_length=63)] | None = Field(None, description="off, 16, schedule-16.")
     drafter_revision: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Revision of the drafter.")
-    origin: Literal["User", "Tuner", "Rollback"] | None = Field(None, description="Who last asked for it.")
+    origin: Literal["User", "Tuner", "Rollback"] | None = Field(None, description="Who last requested it.")
     reason: Reason | None = Field(None, description="Why it has its state, from a documented list.")
     replicas: int | None = Field(None, description="Its engine pods.")
     ready_replicas: int | None = Field(None, description="Its serving engine pods.")
@@ -140,25 +140,23 @@ class RevisionStatus(Model):
 class Status(Model):
     """What the operator found and decided."""
 
-    observed_generation: int | None = Field(None, ge=0, description="Generation of the spec this status speaks of.")
+    observed_generation: int | None = Field(None, ge=0, description="Generation of the spec that this status is about.")
     conditions: tuple[Condition, ...] = Field((), max_length=16, description="Conditions by type.", json_schema_extra=list_map("type"))
     notices: tuple[Notice, ...] = Field(
         (), max_length=16, description="Things worth knowing that are not wrong.", json_schema_extra=list_map("reason")
     )
     replicas: int | None = Field(None, ge=0, description="Engine pods of all revisions that are not terminating.")
     ready_replicas: int | None = Field(None, ge=0, description="Serving engine pods of all revisions.")
-    serving: Annotated[str, StringConstraints(max_length=16)] | None = Field(None, description="Serving and wanted replicas, as 2/3.")
+    serving: Annotated[str, StringConstraints(max_length=16)] | None = Field(None, description="Serving and desired replicas, as 2/3.")
     selector: Annotated[str, StringConstraints(max_length=512)] | None = Field(
         None, description="Label selector of the engine pods, for the scale subresource."
     )
-    engine: Annotated[str, StringConstraints(max_length=64)] | None = Field(None, description="Engine and release in force.")
-    stable_revision: Name | None = Field(None, description="Name of the revision in force.")
-    candidate_revision: Name | None = Field(None, description="Name of the revision being tried.")
+    engine: Annotated[str, StringConstraints(max_length=64)] | None = Field(None, description="Active engine and release.")
+    stable_revision: Name | None = Field(None, description="Name of the active revision.")
+    candidate_revision: Name | None = Field(None, description="Name of the revision under test.")
     speculation: SpeculationStatus | None = Field(None, description="What the stable revision drafts.")
-    drafter: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Drafter in force.")
-    drafter_revision: Annotated[str, StringConstraints(max_length=200)] | None = Field(
-        None, description="Revision of the drafter in force."
-    )
+    drafter: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Active drafter.")
+    drafter_revision: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Revision of the active drafter.")
     startup_budget_seconds: int | None = Field(
         None, ge=0, description="How long an engine may take to become Ready before it is restarted."
     )

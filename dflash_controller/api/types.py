@@ -91,7 +91,7 @@ class Target(Model):
     )
     revision: Annotated[GitRevision | None, REVISION] = Field(
         None,
-        description="Commit, tag or branch. Default: the repository's main branch. A 40-digit commit keeps all replicas alike for ever.",
+        description="Commit, tag or branch. Default: the repository's main branch. A 40-digit commit keeps all replicas alike.",
     )
     hybrid: Annotated[bool | None, REVISION] = Field(
         None,
@@ -222,17 +222,14 @@ class Spec(Model):
     )
     tuning: Tuning = Field(default_factory=Tuning, description="How the block size follows the load.")
     rollout: Rollout = Field(default_factory=Rollout, description="How one revision replaces another.")
-    storage: Storage | None = Field(None, description="Where weights are kept. Absent: the engine downloads them by itself.")
+    storage: Storage | None = Field(None, description="Where weights are stored. Default: each engine downloads them itself.")
     hugging_face: HuggingFace | None = Field(None, description="Access to Hugging Face.")
     scheduling: Scheduling = Field(default_factory=Scheduling, description="Which nodes the engine pods may run on.")
-    pod_template: PodTemplate = Field(
-        default_factory=PodTemplate, description="The closed list of things that can be added to the engine pods."
-    )
+    pod_template: PodTemplate = Field(default_factory=PodTemplate, description="What can be added to the engine pods.")
     service: Service = Field(default_factory=Service, description="The Service in front of all engine pods.")
     suspend: Annotated[bool | None, POLICY] = Field(
         None,
-        description="Stop every write to the objects below this one, rollback and repair too; "
-        "pods keep serving, status goes on. Default false.",
+        description="Stop every write to child objects, rollback and repair too; pods keep serving, the status is updated. Default false.",
     )
     restart_id: Annotated[Annotated[str, StringConstraints(max_length=63, pattern=r"^[-A-Za-z0-9_.:]*$")] | None, REVISION] = Field(
         None,

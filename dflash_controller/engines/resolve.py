@@ -26,7 +26,7 @@ def resolve(
     """Everything an engine process is made of, or all that keeps it from being known.
 
     The spec must have passed ``validation.problems``. What it says wins over the catalog, and the catalog over the operator's
-    defaults. ``carried`` is the revision in force when the user changed something else than ``restartId``: its operator defaults and
+    defaults. ``carried`` is the active revision when the user changed something else than ``restartId``: its operator defaults and
     recommended flags stay, so that one edit changes one thing. Combinations that a release cannot do are not looked at: they depend
     on the speculation (``Engine.problems``).
     """

@@ -94,7 +94,7 @@ class Collector:
         return self._traces.of(key, candidate), before, self._broken or told
 
     def load_samples(self, key: Key, revision: str) -> list[LoadSample]:
-        """What the pods of the revision in force (its hash) did, by time, since this was last asked; each load sample is told once."""
+        """What the pods of the active revision (its hash) did, by time, since this was last asked; each load sample is told once."""
         return self._load_samples.drain(key, revision)
 
     def answered(self, key: Key, revision: str) -> int:
@@ -160,7 +160,7 @@ class Collector:
             self._changed(changed)
 
     def _keep(self, targets: Sequence[Target], reading: Round) -> None:
-        """Load samples of pods of the revision in force. A deployment without pods keeps its own: its only replica may be restarting."""
+        """Load samples of pods of the active revision. A deployment without pods keeps its own: its only replica may be restarting."""
         in_force: dict[Key, str | None] = {}
 
         def revision(key: Key) -> str | None:

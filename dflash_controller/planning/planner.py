@@ -148,9 +148,9 @@ def _carry_on(
     snapshot = state.snapshot
     adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), state.deployment)]
     if lost := lost_revisions(state):
-        # Which revision is in force depends on them, so nothing else is decided before they are back.
+        # Which revision is active depends on them, so nothing else is decided before they are back.
         names_ = ", ".join(item["metadata"]["name"] for item in lost)
-        told = Event("Warning", "RevisionRebuilt", f"The record of {names_} was gone and has been made again from its workload")
+        told = Event("Warning", "RevisionRebuilt", f"The record of {names_} was missing and has been created again from its workload")
         return Plan((*adopted, *(Create(item) for item in lost), told))
 
     made: list[Step] = []
@@ -209,7 +209,7 @@ def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, 
         state, noted = note_lack_of_room(state)
         return without_surge(state, stable), [*noted]
     if begins:
-        message = f"{candidate.name} is to replace {stable.name}"
+        message = f"{candidate.name} will replace {stable.name}"
         outcome = CandidateOutcome(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)
         return replace(state, outcome=outcome), []
     state, kept = keep_answers(state)
@@ -232,7 +232,7 @@ def _goals(state: ReconcileState, policy: RolloutPolicy, *, begins: bool) -> dic
 
 
 def _learned(state: ReconcileState) -> tuple[Annotate, ...]:
-    """What the tuner has learned is kept with the revision in force, so that it outlives the operator."""
+    """What the tuner has learned is kept with the active revision, so that it outlives the operator."""
     record, stable = state.context.tuning.record, state.stable
     if record is None or stable is None:
         return ()

@@ -1,4 +1,4 @@
-"""The tuner's part in a plan: what it is asked, and the revision it wants in place of the one in force."""
+"""The tuner's part in a plan: what it is asked, and the revision it wants in place of the active one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tuned(
     own = _own_candidate(state)
     undisturbed = isinstance(wanted, Revision) and wanted.hash == stable.hash and state.pin is None
     if undisturbed and own is not None and tuning.mode == "Auto":
-        message = f"{own.name} is being tried"
+        message = f"{own.name} is on trial"
         return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, Reason.TUNED
     against = "" if undisturbed else "a change of the spec, or a pin, goes before"
     decision = _decision(state, spec, policy, tuning, stable, against)
@@ -71,7 +71,7 @@ def _own_candidate(state: ReconcileState) -> Revision | None:
 
 
 def judged(state: ReconcileState, spec: Spec, stable: Revision) -> DrafterHealth:
-    """Whether the drafter in force is accepted."""
+    """Whether the active drafter is accepted."""
     context, status, before = state.context, state.deployment.get("status") or {}, state.stored.stable
     return judge(
         context.tuning.recent,

@@ -40,7 +40,7 @@ class Settings(BaseModel):
     """Time between two full lists of all objects."""
 
     prometheus_url: str | None = None
-    """Base URL of a Prometheus HTTP API; absent: the operator scrapes the engines itself."""
+    """Base URL of a Prometheus HTTP API; empty: the operator scrapes the engines itself."""
     prometheus_bearer_token_file: str | None = None
     """File with a bearer token, read at every request."""
     prometheus_basic_auth_file: str | None = None

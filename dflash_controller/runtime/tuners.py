@@ -1,4 +1,4 @@
-"""What the tuner knows of every deployment: fed by the collector, kept in memory and, now and then, with the revision in force."""
+"""What the tuner knows of every deployment: fed by the collector, kept in memory and, now and then, with the active revision."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Case:
     news: bool = False
     """Something was learned since."""
     kept_with: str | None = None
-    """The revision that has the record; it moves when another one is in force. None: nothing is kept yet."""
+    """The revision that has the record; it moves when another one is active. None: nothing is kept yet."""
     recent: deque[LoadSample] = field(default_factory=deque)
     short_since_s: float | None = None
     """Since when too few pods have been measured to judge by; None while they are enough."""
@@ -69,7 +69,7 @@ class Tuners:
         self._cases: dict[Key, _Case] = {}
 
     def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
-        """What is known at this look; nothing before a revision is in force. ``stored``: the snapshot's revisions."""
+        """What is known at this look; nothing before a revision is active. ``stored``: the snapshot's revisions."""
         key, now, stable = snapshot.key, self._now(), stored.stable
         if stable is None:
             return Knowledge()

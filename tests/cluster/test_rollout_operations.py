@@ -222,7 +222,7 @@ def test_old_revisions_are_kept_up_to_the_history_limit_and_those_that_run_alway
     assert [item["drafterRevision"][0] for item in deployment.revisions().values()] == ["4", "3", "2"]
     assert [item["number"] for item in deployment.revisions().values()] == [5, 4, 3]
 
-    # A candidate is not counted, and the one in force stays, however few are to be kept.
+    # A candidate is not counted, and the active one stays, however few are to be kept.
     deployment.patch(drafter={"revision": "5" * 40}, podTemplate={"metadata": {"annotations": {"sim/ready": "false"}}})
     deployment.patch(rollout={"historyLimit": 1})
     deployment.wait_states("Retired", "Stable", "Candidate")

@@ -159,7 +159,7 @@ def wait_in_force(deployment: Deployment, label: str) -> None:
 
 
 def wait_content(operator: OperatorProcess, deployment: Deployment, block: int) -> None:
-    """Wait until this run of the operator has measured the block in force (1: off) and found it the best; the status tells it later."""
+    """Wait until this run of the operator has measured the active block (1: off) and found it the best; the status tells it later."""
     of = f'{{deployment="{deployment.name}",namespace="{deployment.namespace}"'
 
     def decided() -> bool:

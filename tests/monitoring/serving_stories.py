@@ -193,7 +193,9 @@ def _conditions() -> list[Story]:
     stuck = Firing("team/qwen: stalled, needs your action: EngineFailing", reason)
     missing = Firing("team/qwen: replicas missing for an hour: 1", DEPLOYMENT)
     nearly = Firing("team/qwen: the slowest start used 80.08% of its start-up budget", DEPLOYMENT)
-    conflict = Firing("team/qwen: another writer keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"})
+    conflict = Firing(
+        "team/qwen: another field manager keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"}
+    )
     two_of_three = of("replicas", gauge((3, 120)), state="desired") | of("replicas", gauge((2, 90), (3, 30)), state="serving")
     moving = {f"dflash_rollout_phase{label_set(phase='Progressing', **DEPLOYMENT)}": gauge((1, 120))}
     held = {f"dflash_rollout_phase{label_set(phase='Held', **DEPLOYMENT)}": gauge((1, 120))}

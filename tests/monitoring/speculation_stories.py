@@ -134,7 +134,7 @@ def _slower() -> list[Story]:
 
 def _tuner() -> list[Story]:
     held = {f"dflash_tuner_state{label_set(state='Held', reason='ModelMismatch', **DEPLOYMENT)}": gauge((1, 90), (None, 30))}
-    words = "team/qwen: the tuner has been held for an hour: ModelMismatch"
+    words = "team/qwen: the tuner has made no decision for an hour: ModelMismatch"
     labels = DEPLOYMENT | {"reason": "ModelMismatch"}
     often = "team/qwen: the block size changed 4 times in a day"
     four = _of_deployment(block_size=gauge((16, 3), (8, 3), (16, 3), (8, 3), (16, 2 * _DAY)))

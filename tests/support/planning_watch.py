@@ -1,7 +1,7 @@
 """What must hold whatever happens to a deployment, told from the objects alone and with other code than the planner's.
 
 A ``Watch`` sees every reconcile from outside: the objects before it, the steps it made, the objects after it. What it remembers itself is
-what an onlooker would: which revision is in force, and what happened in the trial of each candidate.
+what an onlooker would: which revision is active, and what happened in the trial of each candidate.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Course:
 
     served_at: datetime | None = None
     alone: bool = False
-    """At some moment of it no replica of the revision in force served."""
+    """At some moment of it no replica of the active revision served."""
     judged_bad: bool = False
     had_trouble: bool = False
     asked: set[str] = field(default_factory=set)
@@ -248,7 +248,7 @@ class Watch:
                 promoted += [name] if now.state == "Stable" else []
         if self.in_force is not None and self.in_force not in self.lost:
             expected = promoted[0] if promoted else self.in_force
-            assert after.in_force == expected, f"{after.in_force} is in force in place of {expected}"
+            assert after.in_force == expected, f"{after.in_force} is active in place of {expected}"
         if not self.lost:
             self.in_force = after.in_force
         self._replicas(before, after)
@@ -349,7 +349,7 @@ class Watch:
                 assert self.policy.automatic_rollback
                 assert course.had_trouble
             case _:
-                raise AssertionError(f"{now} is given up for no reason")
+                raise AssertionError(f"{now} failed for no reason")
 
     def _past_deadline(self, course: Course) -> None:
         assert course.served_at is not None
@@ -402,7 +402,7 @@ class Watch:
         now = scene(self.world)
         stored = now.revisions.get(self.in_force or "")
         if stored is None and (not self.replicas or self.suspended):
-            # The first revision of all: it is in force with the next plan that may write.
+            # The first revision of all: it is active with the next plan that may write.
             stored = now.of_state("Candidate")[0]
         assert stored is not None
         assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"

@@ -1,6 +1,6 @@
 """Which revision the spec asks for.
 
-Two keys: the *intent* is the user's inputs without speculation, the *revision* is the intent with the speculation in force.
+Two keys: the *intent* is the user's inputs without speculation, the *revision* is the intent with the active speculation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def desired_revision(
 
     An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
     or engine changed has failed at every block size, so its failed revision stands for it; what the tuner tried says nothing of it.
-    ``resolve`` is given the revision in force unless ``restartId`` changed, so that a newer default does not ride along with a change made
+    ``resolve`` is given the active revision unless ``restartId`` changed, so that a newer default does not ride along with a change made
     for another reason.
     """
     inputs = revision_inputs(spec)
@@ -63,10 +63,10 @@ def _blames_intent(record: Revision) -> bool:
 
 
 def effective_speculation(spec: Spec, trained_block_size: int, stable: Revision | None) -> Speculation:
-    """The speculation the spec asks for, given what is in force.
+    """The speculation the spec asks for, given what is active.
 
     Tuning Off: an explicit ``blockSize`` is law. Advise and Auto: it counts at creation, and whenever it differs from the value
-    recorded in the stable revision; otherwise what is in force stays, so that a change of mode never changes a running engine.
+    recorded in the stable revision; otherwise what is active stays, so that a change of mode never changes a running engine.
     """
     tuned = defaults.effective_tuning(spec, trained_block_size).mode != "Off"
     if spec.block_size is not None and (stable is None or not tuned or spec.block_size != stable.block_size_as_written):

@@ -1,4 +1,4 @@
-"""Whether the drafter in force still drafts anything the target accepts, and what to do where it does not.
+"""Whether the active drafter still drafts anything the target accepts, and what to do where it does not.
 
 A drafter that fits nothing (garbage weights, another target's drafter, a quantised one) raises no error: the text stays right, every
 draft is refused, and each token costs a whole verify step. It shows in one figure alone, an acceptance length near 1.
@@ -68,7 +68,7 @@ class Fallback:
 
     speculation: Speculation
     record: Revision | None = None
-    """The revision to go back to; None: the one in force with ``speculation``."""
+    """The revision to go back to; None: the active one with ``speculation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def judge(
     status: Mapping[str, Any],
     asked_block: int | None,
 ) -> DrafterHealth:
-    """Judge the revision in force.
+    """Judge the active revision.
 
     ``load_samples``: of the last ``LOOK_BACK_S``, of the revision named ``measured``; where that is another one, they do not count. Neither
     does what ``status``, as last written, says of another revision. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked
@@ -127,7 +127,7 @@ def judge(
     elif pool is None and before is not None and before.get("reason") == Reason.ACCEPTING:
         return _ACCEPTING
     elif pool is None:
-        return DrafterHealth(None, Reason.NO_TRAFFIC, f"Too little traffic yet to judge the drafter by: it takes {TELL_STEPS} verify steps")
+        return DrafterHealth(None, Reason.NO_TRAFFIC, f"Too little traffic yet to judge the drafter: it needs {TELL_STEPS} verify steps")
     elif pool.length >= pool.collapsed_below:
         return _ACCEPTING
     else:
@@ -260,9 +260,9 @@ def _causes(stable: Revision) -> list[str]:
         causes.append(f"{' and '.join(flags)}, if the drafter is loaded so too: a dummy or quantised one accepts nothing, without an error")
     drafter, target = resolved.drafter, resolved.target
     if drafter.pinned:
-        causes.append(f"the weights of {_named(drafter)} (pinned, so they have not moved) are garbage, or not those of a drafter")
+        causes.append(f"the weights of {_named(drafter)} (pinned, so they have not moved) are damaged, or not those of a drafter")
     else:
-        causes.append(f"other weights were released as {_named(drafter)} (not pinned to a commit), or they are garbage")
+        causes.append(f"other weights were released as {_named(drafter)} (not pinned to a commit), or they are damaged")
     moved = "" if target.pinned else " (not pinned to a commit: it may have moved)"
     causes.append(f"the drafter was made for another target than {_named(target)}{moved}")
     if not flags:

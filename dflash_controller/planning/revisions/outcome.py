@@ -41,7 +41,7 @@ class CandidateOutcome:
     tried: bool = True
     """The candidate gets its one replica."""
     end: RevisionState | None = None
-    """STABLE: it is promoted. FAILED: it is given up. None: the trial goes on."""
+    """STABLE: it is promoted. FAILED: it failed. None: the trial goes on."""
     stalls: bool = False
     """Only a human can decide."""
     verdicts: tuple[MetricVerdict, ...] = ()

@@ -1,7 +1,7 @@
 """A revision as stored: everything that defines the engine process, in one apps/v1 ControllerRevision.
 
 ``data`` is immutable and written once: the inputs as the user wrote them, the values filled in from the catalog and the operator's
-defaults, the speculation in force and the rendered workload. What changes during a revision's life is annotations and ``.revision``.
+defaults, the active speculation and the rendered workload. What changes during a revision's life is annotations and ``.revision``.
 The workload carries the same record in an annotation of its own metadata, so that either can be rebuilt from the other.
 """
 

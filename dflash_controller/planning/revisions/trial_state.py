@@ -28,7 +28,7 @@ class Trial:
     restarts: int = 0
     """Container restarts of its pods until then: what it took to start is not held against it."""
     alone: bool = False
-    """The revision in force served nobody when the trial began, so there is nothing to compare with."""
+    """The active revision served nobody when the trial began, so there is nothing to compare with."""
     interrupted: bool = False
     """All replicas were scaled away in the middle of it."""
     without_surge: bool = False
@@ -40,7 +40,7 @@ class Trial:
     @property
     def told(self) -> TrialFailure:
         """The finding, also of one that was lost."""
-        return self.finding or TrialFailure(Reason.ROLLED_BACK, "It was given up")
+        return self.finding or TrialFailure(Reason.ROLLED_BACK, "It failed")
 
     def to_json(self) -> str:
         """Only what differs from a trial that has just begun."""

@@ -60,7 +60,7 @@ class CanaryCase:
 
     @property
     def by_tuner(self) -> bool:
-        """Nobody waits for it: where it does not prove itself it is given up, and no human is called."""
+        """Nobody waits for it: where it does not prove itself it failed, and no human is called."""
         return self.candidate.origin == Origin.TUNER
 
     @property
@@ -128,10 +128,10 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
     if reverts_failure(candidate) and state.pool(candidate.hash).serving:
         return case.promoted(Reason.NOT_COMPARED, f"it serves, and the drafter of {stable.name} has collapsed")
     if policy.paused and not case.begun:
-        return case.rule(Phase.PAUSED, Reason.PAUSED, "spec.rollout.paused is true: nothing is begun", tried=False)
+        return case.rule(Phase.PAUSED, Reason.PAUSED, "spec.rollout.paused is true: the trial does not start", tried=False)
     outcome = _on_trial(case) if case.begun else _before(case)
     if policy.paused and outcome.end is not RevisionState.FAILED and outcome.phase is not Phase.HELD:
-        message = "spec.rollout.paused is true: the rollout stays where it is"
+        message = "spec.rollout.paused is true: the rollout waits"
         return replace(outcome, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
     return outcome
 
@@ -233,7 +233,7 @@ def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
     if judgement.decision is AnalysisDecision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
     due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
-    until = f"a verdict is due by {due:%Y-%m-%d %H:%M} UTC"
+    until = f"the deadline is {due:%Y-%m-%d %H:%M} UTC"
     if found is not None:
         return case.rule(Phase.ANALYZING, found.reason, f"{candidate.name} does not serve now. {found.message}", **more)
     if context.probe_error:
@@ -242,7 +242,7 @@ def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
 
 
 def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> CandidateOutcome:
-    late = f"no verdict within spec.rollout.deadline: {judgement.message}"
+    late = f"the analysis was inconclusive at spec.rollout.deadline: {judgement.message}"
     if case.by_tuner:
         return case.fail(Reason.INCONCLUSIVE, late, **more)
     match case.policy.on_inconclusive:
@@ -264,7 +264,9 @@ def _starting(case: CanaryCase) -> CandidateOutcome:
         without = replace(case, trial=replace(case.trial, without_surge=True))
         if state.budget.max_unavailable == 0:
             return _no_room(without)
-        return without.rule(Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it takes the place of a replica")
+        return without.rule(
+            Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it replaces a replica instead of being added"
+        )
     if found and found.terminal and found.reason is Reason.ENGINE_FAILING:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not start. {found.message}")
     if deadline_exceeded(state, candidate.hash):

@@ -79,7 +79,7 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
 def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
     """ControllerRevisions to make again, from the record every workload carries, each at its old place in time.
 
-    A workload that does not tell its place gets one at the end, stable ones last: the highest number is in force.
+    A workload that does not tell its place gets one at the end, stable ones last: the highest number is active.
     """
     known = {record.hash for record in state.records}
     lost = [
@@ -160,9 +160,9 @@ class _Moves:
 
 
 def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: bool) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """Make the wanted revision the candidate, unless it is in force or has failed, and supersede what nobody wants any more.
+    """Make the wanted revision the candidate, unless it is active or has failed, and supersede what nobody wants any more.
 
-    ``fresh``: it is made by this very plan. The first revision of all is in force once it serves: there is nothing to compare it with.
+    ``fresh``: it is made by this very plan. The first revision of all is active once it serves: there is nothing to compare it with.
     A failure is forgotten when the spec asks for something else; a pin is no change of the spec. What the tuner asks for again it has
     reason to try again.
     """
@@ -175,7 +175,7 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
     stable, candidate, failed = state.stable, None, None
     if stable is None and not fresh and (state.pool(target.hash).serving > 0 or state.budget.replicas == 0):
         stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
-        moves.steps.append(Event("Normal", "Promoted", f"{target.name} is in force"))
+        moves.steps.append(Event("Normal", "Promoted", f"{target.name} is active"))
     elif stable is None or target.hash != stable.hash:
         if target.state is RevisionState.FAILED and stable is not None and not state.pin and asker.origin is Origin.USER:
             failed = target
@@ -188,7 +188,7 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
 
 
 def reverts_failure(candidate: Revision) -> bool:
-    """It is to replace a revision whose drafter has collapsed."""
+    """It will replace a revision whose drafter has collapsed."""
     return candidate.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
@@ -225,20 +225,20 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
     decided = replace(state, outcome=outcome)
     match outcome.end:
         case RevisionState.STABLE:
-            # The highest number is in force: a record that was lost and made again may have come after the candidate's.
+            # The highest number is active: a record that was lost and made again may have come after the candidate's.
             number = None if candidate.number == next_number(moves.records) - 1 else next_number(moves.records)
             origin, left = Origin(candidate.origin or Origin.USER), state.stable if reverts_failure(candidate) else None
             if left is not None:
                 # Should the operator end before the last of these writes, this one says what is left to do.
                 left = moves.move(left, RevisionState.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
             stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial)
-            moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is in force: {outcome.message}"))
+            moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is active: {outcome.message}"))
             if left is not None:
                 moves.fail_collapsed(left, state.health.message if state.health else "")
             decided = replace(decided, stable=stable, candidate=None)
         case RevisionState.FAILED:
             failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial)
-            moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} is given up: {outcome.message}"))
+            moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} failed: {outcome.message}"))
             decided = replace(decided, candidate=None, failed=failed)
         case _ if outcome.trial != candidate.trial:
             decided = replace(decided, candidate=moves.remember(candidate, outcome.trial))

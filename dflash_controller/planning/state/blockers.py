@@ -1,4 +1,4 @@
-"""What stops the operator from writing anything, said so that its author can mend it."""
+"""What stops the operator from writing anything, said so that its author can fix it."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def refused(message: str, *, forbidden: bool) -> Blocker:
             Reason.DEFINITION_OUTDATED,
             f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
         )
-    return Blocker(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Mend the field it names")
+    return Blocker(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Fix the field it names")
 
 
 def revisions_unreadable(objects: Sequence[Object]) -> Blocker:
-    """Which revision is in force cannot be known, so anything done could restart engines without need."""
+    """Which revision is active cannot be known, so anything done could restart engines without need."""
     listed = ", ".join(item["metadata"]["name"] for item in objects)
     return Blocker(
         Reason.REVISION_UNREADABLE,

@@ -25,18 +25,18 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the tuner knows of one deployment, kept by the process and with the revision in force."""
+    """What the tuner knows of one deployment, kept by the process and with the active revision."""
 
     learned: Learned | None = None
     """None: nothing was seen yet since the operator began to look."""
     recent: tuple[LoadSample, ...] = ()
-    """What the pods of the revision in force did in the last minutes, oldest first."""
+    """What the pods of the active revision did in the last minutes, oldest first."""
     measured: int = 0
     """Its pods that the last round of measurements reached."""
     short_for_s: float = 0.0
     """For how long those have been too few to judge by; 0 while they are enough."""
     record: str | None = None
-    """To be kept with the revision in force now, so that it outlives the operator; None: what is kept will do."""
+    """To be kept with the active revision now, so that it outlives the operator; None: what is kept will do."""
     reported: tuple[str, ...] = ()
     """State, reason and recommendation of the last decision."""
     reported_since: datetime | None = None

@@ -26,7 +26,7 @@ _FAILURES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PodFailure:
-    """``terminal``: waiting does not mend it. The message holds no number that moves on while the failure lasts: a change is a write."""
+    """``terminal``: waiting does not fix it. The message holds no number that moves on while the failure lasts: a change is a write."""
 
     reason: Reason
     message: str
@@ -37,7 +37,7 @@ def pod_failure(state: ReconcileState, revision: str | None = None) -> PodFailur
     """The first failure of a revision, or of all of them."""
     for workload in state.snapshot.workloads:
         if revision in (None, revision_of(workload)) and (refused := _condition(workload, "ReplicaFailure", "True")):
-            return PodFailure(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot make pods: {refused}", terminal=True)
+            return PodFailure(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot create pods: {refused}", terminal=True)
     pods = sorted(engines(state.snapshot.pods), key=lambda pod: pod.name)
     found = [pod for pod in pods if revision in (None, pod.revision) and not pod.terminating and (pod.unschedulable or failing(pod))]
     return _of_pod(max(found, key=lambda pod: pod.restarts)) if found else None
@@ -61,7 +61,7 @@ def _of_pod(pod: Pod) -> PodFailure:
     if pod.unschedulable:
         scarce = "Insufficient " in pod.unschedulable
         return PodFailure(
-            Reason.INSUFFICIENT_ACCELERATORS if scarce else Reason.UNSCHEDULABLE, f"No node takes pod {pod.name}: {pod.unschedulable}"
+            Reason.INSUFFICIENT_ACCELERATORS if scarce else Reason.UNSCHEDULABLE, f"No node accepts pod {pod.name}: {pod.unschedulable}"
         )
     state = pod.waiting_reason or ("keeps restarting" if pod.restarts else pod.phase)
     words = f": {pod.message}" if pod.message and pod.message != state else ""

@@ -32,7 +32,7 @@ class ReconcileState:
     stable: Revision | None = None
     candidate: Revision | None = None
     failed: Revision | None = None
-    """The revision the spec asks for, where it was tried and given up: stable serves in its place."""
+    """The revision the spec asks for, where it was tried and failed: stable serves in its place."""
     pin: Revision | None = None
     """The revision an annotation asks for in place of the spec's."""
     departs: bool = False
@@ -46,7 +46,7 @@ class ReconcileState:
     decision: TunerDecision | None = None
     """The tuner's; None where it was not asked or knows nothing yet."""
     health: DrafterHealth | None = None
-    """Of the drafter in force; None where nothing is known yet."""
+    """Of the active drafter; None where nothing is known yet."""
 
     @property
     def serving(self) -> int:

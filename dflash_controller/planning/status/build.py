@@ -137,7 +137,7 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
         if back:
             return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
         if left is None or not under_way:
-            return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is in force")
+            return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is active")
     if back:
         return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
     phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.PROGRESSING
@@ -145,13 +145,13 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
 
 
 _STEPS = {
-    Phase.PREPARING: "Waiting to take a replica",
+    Phase.PREPARING: "Preparing the trial",
     Phase.CANARY: "Waiting for one replica to serve",
     Phase.ANALYZING: "Comparing one replica with the stable ones",
-    Phase.HELD: "Waiting for a human",
+    Phase.HELD: "Waiting for you",
     Phase.PAUSED: "Waiting for spec.rollout.paused to become false",
     Phase.PROGRESSING: "Replacing replicas within the budget",
-    Phase.ROLLING_BACK: "Giving replicas back to the stable revision",
+    Phase.ROLLING_BACK: "Replacing the candidate by stable replicas",
 }
 
 

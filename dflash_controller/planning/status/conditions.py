@@ -64,7 +64,7 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
     """What is left to do for the user's last change, None when it is done."""
     target, replicas = state.target, state.budget.replicas
     if target is None or (state.departs and state.pin is None):
-        return (Reason.NEW_GENERATION, "The revision that the spec asks for has not been made yet")
+        return (Reason.NEW_GENERATION, "The revision that the spec asks for does not exist yet")
     if state.candidate is not None and state.stable is not None:
         return _trial(state, state.stable, state.candidate)
     pool = state.pool(target.hash)
@@ -74,7 +74,7 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
     if others:
         if _paused(state):
             return (Reason.PAUSED, f"spec.rollout.paused is true: {pool.serving} of {replicas} serve {target.name}, {others} wait")
-        return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions are left")
+        return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions remain")
     if pool.existing > replicas or state.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
     untried = state.candidate is not None
@@ -92,7 +92,7 @@ def asked_by_user(state: ReconcileState) -> tuple[Reason, str] | None:
 
 
 def by_tuner(state: ReconcileState) -> bool:
-    """The newest revision is the tuner's, and is being tried, given up, or put in the place of the others."""
+    """The newest revision is the tuner's, and is on trial, given up, or put in the place of the others."""
     newest = state.newest
     if newest is None or newest.origin != Origin.TUNER or state.departs:
         return False
@@ -110,7 +110,7 @@ def _trial(state: ReconcileState, stable: Revision, candidate: Revision) -> tupl
         return (Reason.OUTAGE_AHEAD, message)
     if state.outcome is not None:
         return (state.outcome.reason, state.outcome.message)
-    return (Reason.ROLLOUT_IN_PROGRESS, f"{candidate.name} is to replace {stable.name}")
+    return (Reason.ROLLOUT_IN_PROGRESS, f"{candidate.name} will replace {stable.name}")
 
 
 def outage_ahead(state: ReconcileState) -> bool:
@@ -158,7 +158,7 @@ def ready(state: ReconcileState) -> Verdict:
 def reconciling(state: ReconcileState) -> Verdict:
     """A change made by the user is not finished."""
     if state.blocker:
-        return (False, state.blocker.reason, "Waits for a human; see Stalled")
+        return (False, state.blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
         return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
     if left := asked_by_user(state):
@@ -171,13 +171,11 @@ def reconciling(state: ReconcileState) -> Verdict:
 def _rolled_back(state: ReconcileState, failed: Revision) -> str:
     found, stable = failed.trial.finding, state.stable
     why = f": {found.message}" if found else ""
-    return (
-        f"{failed.name} was given up{why}. {stable.name if stable else 'Nothing'} serves. Change the spec, or spec.restartId to try again"
-    )
+    return f"{failed.name} failed{why}. {stable.name if stable else 'Nothing'} serves. Change the spec, or spec.restartId to try again"
 
 
 def stalled(state: ReconcileState) -> Verdict:
-    """Nothing will get better without a human."""
+    """The operator cannot continue without you."""
     if state.blocker:
         return (True, state.blocker.reason, state.blocker.message)
     if state.failed is not None:
@@ -186,17 +184,17 @@ def stalled(state: ReconcileState) -> Verdict:
         return (True, reason, _rolled_back(state, state.failed))
     outcome = state.outcome
     if outcome is not None and state.candidate is not None:
-        return (True, outcome.reason, outcome.message) if outcome.stalls else (False, Reason.NOT_STALLED, "No human is needed")
+        return (True, outcome.reason, outcome.message) if outcome.stalls else (False, Reason.NOT_STALLED, "No action is needed")
     target = state.target
     if target is None or state.pool(target.hash).serving >= state.wanted.get(target.hash, 0):
-        return (False, Reason.NOT_STALLED, "No human is needed")
+        return (False, Reason.NOT_STALLED, "No action is needed")
     found = pod_failure(state, target.hash)
     if found and found.terminal:
         return (True, found.reason, found.message)
     if deadline_exceeded(state, target.hash):
         reason, message = (found.reason, f". {found.message}") if found else (Reason.ENGINE_FAILING, "")
         return (True, reason, f"{target.name} made no progress within its start-up budget{message}")
-    return (False, Reason.NOT_STALLED, "No human is needed")
+    return (False, Reason.NOT_STALLED, "No action is needed")
 
 
 def metrics_available(state: ReconcileState) -> Verdict:

@@ -36,7 +36,9 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
     name = operations.pin(state.deployment)
     if name and state.pin is None:
-        found.append((Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which is not kept: it does nothing"))
+        found.append(
+            (Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which does not exist any more, so it has no effect")
+        )
     if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
     if changed := foreign_template_keys(state):

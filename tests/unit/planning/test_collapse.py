@@ -17,7 +17,7 @@ GOOD, BAD = 6.0, 1.01
 
 
 def serve(world: World, length: float, block: int = 16) -> None:
-    """Five minutes of steady traffic on the revision in force."""
+    """Five minutes of steady traffic on the active revision."""
     world.advance(300)
     now_s = world.now.timestamp()
     recent = tuple(
@@ -40,7 +40,7 @@ def block(world: World) -> str:
 
 
 def quiet(world: World) -> None:
-    """Nothing was measured yet of what is in force now."""
+    """Nothing was measured yet of what is active now."""
     world.tuning = Knowledge(learned=Learned(), measured=3)
 
 
@@ -50,7 +50,7 @@ def collapse(world: World) -> None:
 
 
 def quiet_after_begin(world: World) -> None:
-    """Load samples are those of the revision in force, so they go with it."""
+    """Load samples are those of the active revision, so they go with it."""
     for _ in range(40):
         stable = world.deployment["status"]["stableRevision"]
         written = world.reconcile()

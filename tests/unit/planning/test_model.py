@@ -74,7 +74,7 @@ policies = st.one_of(
     ),
 )
 accidents = st.one_of(
-    st.sampled_from(["mend", "hang", "end", "overdue", "in time", "scaled by hand"]).map(lambda what: (what, None)),
+    st.sampled_from(["fix", "hang", "end", "overdue", "in time", "scaled by hand"]).map(lambda what: (what, None)),
     st.tuples(st.sampled_from(["crash", "crash for good"]), st.sampled_from(["candidate", "stable", "any"])),
     st.sampled_from([None, 0, 2, 3, 4, 6]).map(lambda count: ("capacity", count)),
     st.tuples(st.sampled_from(["node dies", "node returns"]), st.sampled_from(NODES[:3])),
@@ -174,7 +174,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         match what:
             case "crash" | "crash for good":
                 self._crash(which, 5 if what == "crash for good" else 3)
-            case "mend":
+            case "fix":
                 self._fix()
             case "hang":
                 for pod in list(world.pods.values())[:1]:

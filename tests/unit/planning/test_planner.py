@@ -378,7 +378,7 @@ moves = st.one_of(
     st.just(("reconcile", None)),
     st.booleans().map(lambda start: ("controllers", start)),
     st.just(("crash", None)),
-    st.just(("mend", None)),
+    st.just(("fix", None)),
     st.just(("lose status", None)),
 )
 
@@ -434,7 +434,7 @@ def _play(world: World, move: str, value: Any) -> None:
             world.controllers(start=value)
         case "crash" if world.pods:
             world.pods[sorted(world.pods)[0]].update(broken=True, ready=False)
-        case "mend":
+        case "fix":
             for pod in world.pods.values():
                 pod["broken"] = False
         case "lose status":

@@ -307,7 +307,7 @@ def test_a_round_that_measured_too_few_pods_is_no_reason_to_say_anything() -> No
     world.tuning = replace(world.tuning, short_for_s=180.0)
     decision = world.plan().decision
     assert decision is not None
-    assert (decision.state, decision.reason, decision.message.split(",")[0]) == ("Held", Reason.METRICS_MISSING, "0 pods were measured")
+    assert (decision.state, decision.reason, decision.message.split(",")[0]) == ("Held", Reason.METRICS_MISSING, "Metrics came from 0 pods")
     world.tuning = replace(world.tuning, measured=2, short_for_s=0.0)
     learning = world.plan().decision
     assert learning is not None
