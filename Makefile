@@ -48,19 +48,19 @@ demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart 
 	@$(BIN)/python -m testbed.demo_tuner
 
 .PHONY: demo-down
-demo-down: $(STAMP) ## End what `make demo KEEP=1` left running
+demo-down: $(STAMP) ## Stop the cluster that `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo
 
 .PHONY: test
-test: binaries ## Lint, types, layers and the levels unit, api and cluster
+test: binaries ## Lint, types, layers and all fast tests
 	@$(MAKE) $(BESIDE) --jobs=3 lint test-unit test-cluster
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## Of `make test`, what needs no cluster
+test-unit: $(STAMP) ## The part of `make test` that needs no cluster
 	@echo "==> unit"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit tests/chart tests/monitoring
 
 .PHONY: test-cluster
-test-cluster: $(STAMP) binaries ## Of `make test`, what needs a cluster
+test-cluster: $(STAMP) binaries ## The part of `make test` that needs a cluster
 	@echo "==> api, cluster"; $(ON_CLUSTERS) tests/cluster tests/testbed tests/api
 
 .PHONY: lint
@@ -74,16 +74,16 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 	@$(BIN)/python -m hack.crd $(CRD) charts/dflash-operator/files/crd.yaml
 
 .PHONY: docs
-docs: $(STAMP) ## Renew the generated tables of docs/
+docs: $(STAMP) ## Regenerate the tables of docs/
 	@$(BIN)/python -m hack.docs_tables $$(grep -rl --include='*.md' '<!-- generated: ' docs)
 
 .PHONY: chart
-chart: $(STAMP) ## Renew what the charts say of their values: schemas and tables
+chart: $(STAMP) ## Regenerate the schemas and tables of the charts' values
 	@$(BIN)/python -m hack.chart_reference charts/dflash-operator
 	@$(BIN)/python -m hack.models_chart
 
 .PHONY: dashboards
-dashboards: $(STAMP) ## Renew dashboards, recording rules and alerts in the chart
+dashboards: $(STAMP) ## Regenerate dashboards, recording rules and alerts in the chart
 	@$(BIN)/python -m hack.dashboards
 
 .PHONY: contract
@@ -91,19 +91,19 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 	@$(BIN)/python -m testbed.contract
 
 .PHONY: e2e
-e2e: binaries ## The slow level: kill points, outages, traffic, 50 rollouts at once, settled fleet, every example
+e2e: binaries ## The slow level: kill points, a model of the planner, outages, traffic, 50 rollouts at once, a settled fleet, every example
 	@DFLASH_MODEL_SEQUENCES=$${DFLASH_MODEL_SEQUENCES:-500} $(MAKE) $(BESIDE) --jobs=2 e2e-model e2e-cluster
 
 .PHONY: e2e-all
-e2e-all: ## The same with every kill point and longer runs of the model, of which `make e2e` takes samples
+e2e-all: ## The same with every kill point and more random event sequences; `make e2e` samples both
 	@DFLASH_KILL_POINTS=all DFLASH_MODEL_SEQUENCES=2000 $(MAKE) --no-print-directory e2e
 
 .PHONY: e2e-model
-e2e-model: $(STAMP) # Of `make e2e`: random sequences of events against the planner
+e2e-model: $(STAMP) # The part of `make e2e` with random sequences of events against the planner
 	@echo "==> model of the planner"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit/planning/test_model.py
 
 .PHONY: e2e-cluster
-e2e-cluster: $(STAMP) binaries # Of `make e2e`: the stories on clusters
+e2e-cluster: $(STAMP) binaries # The part of `make e2e` on clusters
 	@echo "==> e2e"; $(ON_CLUSTERS) tests/e2e
 
 .PHONY: bench
@@ -115,7 +115,7 @@ bench-rollout: $(STAMP) ## Measure false promotions and rollbacks by simulation;
 	@$(BIN)/python -m benchmarks.rollout
 
 .PHONY: bench-traces
-bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, beside fixed blocks, a threshold and an oracle (5 minutes)
+bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, compared with fixed block sizes, a threshold and an oracle (5 minutes)
 	@$(BIN)/python -m benchmarks.traces
 
 .PHONY: bench-tuner

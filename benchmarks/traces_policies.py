@@ -16,7 +16,7 @@ from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import judge
 from dflash_controller.tuner.priors import Prior
-from dflash_controller.tuner.steps import Limits
+from dflash_controller.tuner.step_times import Limits
 
 NOISE = 0.05
 LOAD_NOISE = 0.015

@@ -9,7 +9,7 @@ from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.priors import Prior
 from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at
-from dflash_controller.tuner.steps import Limits
+from dflash_controller.tuner.step_times import Limits
 
 LEAST_GAIN_PERCENT = 5.0
 

@@ -36,7 +36,7 @@ from dflash_controller.tuner.acceptance import Acceptance, Decay, decay_between
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 USUAL_STARTS = (16, 8)
 NOISE = 0.03

@@ -20,12 +20,12 @@ from dflash_controller.model.snapshot import Snapshot
 from dflash_controller.planning.children.shared import other_children, shared_children
 from dflash_controller.planning.children.workloads import clean_up, workload_steps
 from dflash_controller.planning.replicas.count import pools
-from dflash_controller.planning.replicas.scaling import Budget, frozen_goals, next_replicas, rollout_goals
+from dflash_controller.planning.replicas.next_replicas import Budget, frozen_goals, next_replicas, rollout_goals
 from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
-from dflash_controller.planning.revisions.stored import StoredRevisions
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
@@ -40,8 +40,8 @@ from dflash_controller.planning.rollout.transitions import (
     take_roles,
 )
 from dflash_controller.planning.state import blockers
+from dflash_controller.planning.state.child_ownership import adoptions, being_deleted, foreign, ref
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
-from dflash_controller.planning.state.owner_references import adoptions, being_deleted, foreign, ref
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Plan, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status

@@ -15,7 +15,7 @@ from dflash_controller.model.snapshot import Key, Object
 from dflash_controller.observe.collector import Collector
 from dflash_controller.observe.pipeline.source import Source, Target
 from dflash_controller.observe.status_values.display import DisplaySettings, StatusMetrics, rounded
-from dflash_controller.planning.revisions.stored import StoredRevisions, read_stored
+from dflash_controller.planning.revisions.roles import StoredRevisions, read_stored
 
 STATUS_FIELDS = {
     "acceptance_length": ("acceptanceLength", 1.0),

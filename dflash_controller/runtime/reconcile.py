@@ -13,7 +13,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
-from dflash_controller.planning.revisions.stored import StoredRevisions, read_stored
+from dflash_controller.planning.revisions.roles import StoredRevisions, read_stored
 from dflash_controller.planning.state.blockers import refused
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.plan import Plan

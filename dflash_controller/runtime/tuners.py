@@ -17,7 +17,7 @@ from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
 from dflash_controller.planning.revisions.revision import Revision
-from dflash_controller.planning.revisions.stored import StoredRevisions
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.status.tuning import reported_decision
 from dflash_controller.tuner.decision import TunerDecision

@@ -25,7 +25,7 @@ from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.recommend import Forecast, ObservedLoad, Recommendation, recommend
 from dflash_controller.tuner.regret import DAY_S
 from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_speed, speed
-from dflash_controller.tuner.steps import OFF, StepTimes
+from dflash_controller.tuner.step_times import OFF, StepTimes
 
 MIXTURE_SPREAD = 1.5
 """Factor on the uncertainty for mixtures of experts and hybrids, whose step times follow the law less closely."""

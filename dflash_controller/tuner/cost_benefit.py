@@ -10,7 +10,7 @@ from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.learned import Past
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.regret import DAY_S, relative_gain
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 LEAST_COST = 0.1
 """Minimum cost of a change as a share of one restart: requests in flight are cut or drained, and caches start cold."""

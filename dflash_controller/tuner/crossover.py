@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from dflash_controller.tuner.acceptance import Acceptance
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 _PER_DOUBLING = 4
 _BISECTIONS = 12

@@ -11,7 +11,7 @@ from dflash_controller.tuner.curve import GAP_DOUBLINGS
 from dflash_controller.tuner.estimate import Estimate
 from dflash_controller.tuner.learned import Learned, Seen
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
+from dflash_controller.tuner.step_times import Limits, StepPrior, StepTimes
 
 LEAST_STEPS = 200.0
 """Minimum verify steps in a window for its mean acceptance to be used: the mean is then known to about 3 %."""

@@ -12,7 +12,7 @@ from dflash_controller.tuner.acceptance import Decay
 from dflash_controller.tuner.decision import Change, TunerInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior
-from dflash_controller.tuner.steps import Limits, StepPrior
+from dflash_controller.tuner.step_times import Limits, StepPrior
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.prompt_length import PromptLengths
 from dflash_controller.tuner.regret import DAY_S, RegretLedger
 from dflash_controller.tuner.speeds import Speeds
-from dflash_controller.tuner.steps import OFF, Limits, StepPrior, StepTimes
+from dflash_controller.tuner.step_times import OFF, Limits, StepPrior, StepTimes
 from dflash_controller.tuner.window import KEPT_S, SLOT_S, DecisionWindow, Usual
 
 __all__ = ["Learned", "Learner"]

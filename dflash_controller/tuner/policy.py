@@ -20,7 +20,7 @@ from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.regret import DAY_S
-from dflash_controller.tuner.steps import Limits
+from dflash_controller.tuner.step_times import Limits
 
 MEASURED_PODS = 4
 """The operator reads the metrics of at most this many pods of a revision."""

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from dflash_controller.tuner.acceptance import Decay
-from dflash_controller.tuner.steps import StepPrior
+from dflash_controller.tuner.step_times import StepPrior
 
 
 @dataclass(frozen=True, slots=True)

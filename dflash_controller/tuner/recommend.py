@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from dflash_controller.tuner.acceptance import Acceptance
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 _NORMAL = NormalDist()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.recommend import ObservedLoad
-from dflash_controller.tuner.steps import OFF, StepTimes
+from dflash_controller.tuner.step_times import OFF, StepTimes
 
 COST_PERCENT = 4.5
 """How much longer a step below the largest block of a table is than with a fixed block of that size, because the draft pass still computes

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.learned import Seen
-from dflash_controller.tuner.steps import OFF
+from dflash_controller.tuner.step_times import OFF
 from dflash_controller.tuner.window import KEPT_S, SLOT_S
 
 

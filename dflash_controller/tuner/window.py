@@ -18,7 +18,7 @@ from statistics import fmean, median
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.recommend import ObservedLoad
-from dflash_controller.tuner.steps import OFF
+from dflash_controller.tuner.step_times import OFF
 
 PER_DOUBLING = 8
 """Bins per doubling of concurrency: each 9 % wide, which is about the precision of the mean over a load sample."""

@@ -23,7 +23,7 @@ from dflash_controller.cluster.field_ownership import drift
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key, Snapshot
-from dflash_controller.planning.state.owner_references import ref
+from dflash_controller.planning.state.child_ownership import ref
 from dflash_controller.planning.state.plan import Apply, Delete, Plan
 from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, progress
 from dflash_controller.render.prefetch import node_of, prefetch_jobs

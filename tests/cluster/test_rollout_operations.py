@@ -1,4 +1,4 @@
-"""What a person does to a rollout (pause, promote, abort, pin, restart, change window), and weights that are fetched before it begins."""
+"""What a person does to a rollout: pause, promote, abort, pin, restart, maintenance window; and weights fetched before a trial."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.stored import read_stored
+from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.planning.state.inputs import Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 

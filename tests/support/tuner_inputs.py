@@ -10,7 +10,7 @@ from dflash_controller.api.speculation import Fixed
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.decision import TunerInputs
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 NOW_S = 1_800_000_000.0
 AUTO = TuningPolicy("Auto", (8, 16), "Restart", 5.0, 300, 1800, 4, False)

@@ -8,7 +8,7 @@ from typing import Any
 from dflash_controller.api.types import Spec
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.revisions.revision import Revision
-from dflash_controller.planning.state.owner_references import owner_reference, ref
+from dflash_controller.planning.state.child_ownership import owner_reference, ref
 from dflash_controller.planning.state.plan import Apply
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.disruption_budget import pod_disruption_budget

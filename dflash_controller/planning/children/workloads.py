@@ -18,7 +18,7 @@ from dflash_controller.planning.revisions.revision import (
     state_annotations,
     workload_annotation,
 )
-from dflash_controller.planning.state.owner_references import being_deleted, ref
+from dflash_controller.planning.state.child_ownership import being_deleted, ref
 from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object, Pod, Snapshot
-from dflash_controller.planning.replicas.scaling import Pool
+from dflash_controller.planning.replicas.next_replicas import Pool
 
 LEADER_WORKER_SET = "LeaderWorkerSet"
 

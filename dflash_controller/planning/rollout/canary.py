@@ -29,7 +29,7 @@ from dflash_controller.planning.rollout.transitions import reverts_failure
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
-from dflash_controller.tuner.prediction import predict
+from dflash_controller.tuner.predicted_gain import predict
 
 
 @dataclass(frozen=True, slots=True)

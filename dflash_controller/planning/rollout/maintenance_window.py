@@ -1,4 +1,4 @@
-"""The change window: whether a rollout may start now, and when that changes.
+"""The maintenance window: whether a rollout may start now, and when that changes.
 
 A window begins at the times its cron expression names, in its time zone, and lasts its duration on the clock, not on the wall. Where
 clocks change, starts are those of Debian's cron, which CronSim reproduces: a start in the hour that is skipped is made up for when the

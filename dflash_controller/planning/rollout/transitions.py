@@ -32,7 +32,7 @@ from dflash_controller.planning.revisions.revision import (
 )
 from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
-from dflash_controller.planning.state.owner_references import owner_reference, ref
+from dflash_controller.planning.state.child_ownership import owner_reference, ref
 from dflash_controller.planning.state.plan import Annotate, Event
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.workload import workload

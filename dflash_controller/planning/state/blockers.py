@@ -10,8 +10,8 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.snapshot import Object
+from dflash_controller.planning.state.child_ownership import controller
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
-from dflash_controller.planning.state.owner_references import controller
 
 
 def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object, Pod
-from dflash_controller.planning.state.owner_references import being_deleted
+from dflash_controller.planning.state.child_ownership import being_deleted
 from dflash_controller.render.prefetch import node_of
 
 GENERATED_NAME_BASE = 58

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from dflash_controller.api.types import Spec
 from dflash_controller.model.snapshot import Object, Pod, Snapshot
 from dflash_controller.planning.replicas.count import engines
-from dflash_controller.planning.replicas.scaling import Budget, Pool
+from dflash_controller.planning.replicas.next_replicas import Budget, Pool
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.revision import Revision
-from dflash_controller.planning.revisions.stored import StoredRevisions
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.tuner.decision import TunerDecision
 

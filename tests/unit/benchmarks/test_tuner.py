@@ -15,7 +15,7 @@ from benchmarks.tuner_tables import load
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.priors import Card, Priors
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 
 PUBLISHED = tuner.Benchmark(load(DATA / "seed_tables.csv", DATA / "seed_accept.csv"))
 H100 = tuner.Benchmark(load(DATA / "h100_vllm_dense.csv", DATA / "h100_vllm_dense_accept.csv"))

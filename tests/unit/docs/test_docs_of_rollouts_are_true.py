@@ -19,7 +19,7 @@ from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec
 from dflash_controller.model.change import Part
-from dflash_controller.planning.replicas.scaling import Budget, rollout_goals
+from dflash_controller.planning.replicas.next_replicas import Budget, rollout_goals
 from dflash_controller.planning.revisions.diff import question
 from dflash_controller.planning.revisions.outcome import Phase
 from dflash_controller.planning.revisions.revision import Revision, read

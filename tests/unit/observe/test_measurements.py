@@ -14,7 +14,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.model.series import CounterWindow, LabelledMetric, Span
 from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.status_values.display import DisplaySettings
-from dflash_controller.planning.revisions.stored import read_stored
+from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.runtime.measurements import Measurements
 from tests.support.planning_world import KEY, World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_controller.planning.revisions.stored import read_stored
+from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.planning.state.plan import Plan
 from tests.support.planning_world import World
 from tests.unit.planning.test_collapse import BAD, GOOD, serve, served

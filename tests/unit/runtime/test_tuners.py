@@ -18,7 +18,7 @@ from dflash_controller.cli.replay import main as replay
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.revisions.revision import RevisionState, data, manifest
-from dflash_controller.planning.revisions.stored import read_stored
+from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.planning.revisions.trial_state import Trial
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.runtime.logs import JsonFormatter

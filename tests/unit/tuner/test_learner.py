@@ -18,7 +18,7 @@ from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learned, Learner
-from dflash_controller.tuner.steps import StepPrior
+from dflash_controller.tuner.step_times import StepPrior
 
 START = 1_800_000_000.0
 PRIOR = StepPrior(200.0, 0.7)

@@ -21,7 +21,7 @@ from dflash_controller.tuner.learned import Learned, Past, Seen
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
 from dflash_controller.tuner.recommend import ObservedLoad
-from dflash_controller.tuner.steps import StepTimes
+from dflash_controller.tuner.step_times import StepTimes
 from tests.support.tuner_inputs import AUTO as WITHOUT_DOWNTIME
 from tests.support.tuner_inputs import NOW_S, tuner_inputs
 

@@ -22,7 +22,7 @@ from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.regret import RegretLedger, relative_gain
 from dflash_controller.tuner.schedule import best_schedule, block_at, speed
-from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
+from dflash_controller.tuner.step_times import Limits, StepPrior, StepTimes
 from dflash_controller.tuner.window import DecisionWindow
 from testbed.contract.examples import request
 from testbed.simulator.argv import parse

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, legal, recommend
-from dflash_controller.tuner.steps import StepPrior, StepTimes
+from dflash_controller.tuner.step_times import StepPrior, StepTimes
 from tests.support.tuner_inputs import best_blocks
 
 PRIOR = StepPrior(200.0, 0.7)

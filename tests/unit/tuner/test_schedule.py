@@ -14,7 +14,7 @@ from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at, mean_log_speed, speed, true_step_s
-from dflash_controller.tuner.steps import StepPrior, StepTimes
+from dflash_controller.tuner.step_times import StepPrior, StepTimes
 from testbed.simulator.batching import SCHEDULE_DRAFT_COST
 
 PRIOR = StepPrior(200.0, 0.7)

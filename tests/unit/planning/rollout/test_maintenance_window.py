@@ -1,4 +1,4 @@
-"""When the change window is open: by hand at the edges, and against an evaluation minute by minute."""
+"""When the maintenance window is open: by hand at the edges, and against an evaluation minute by minute."""
 
 from __future__ import annotations
 

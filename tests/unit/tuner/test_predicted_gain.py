@@ -10,7 +10,7 @@ import pytest
 from dflash_controller.api.speculation import Fixed, Schedule
 from dflash_controller.model.prediction import Prediction
 from dflash_controller.tuner.learned import Learned
-from dflash_controller.tuner.prediction import predict
+from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.recommend import ObservedLoad
 from tests.unit.tuner.test_policy import asked, known, length, step_s
 

@@ -11,7 +11,7 @@ from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.schedule import mean_log_speed
-from dflash_controller.tuner.steps import Limits
+from dflash_controller.tuner.step_times import Limits
 
 KEPT_SHARE = 0.5
 """Share of the predicted gain that a candidate must reach, unless it reaches spec.tuning.minGainPercent."""

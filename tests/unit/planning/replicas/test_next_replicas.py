@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_controller.planning.replicas.scaling import Budget, Pool, next_replicas, rollout_goals
+from dflash_controller.planning.replicas.next_replicas import Budget, Pool, next_replicas, rollout_goals
 
 
 def test_a_canary_takes_the_place_of_one_stable_replica_without_surge() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dflash_controller.tuner.curve import Curve
 from dflash_controller.tuner.points import StepPoint, pooled
 from dflash_controller.tuner.shape import fit_knee, log_cost
-from dflash_controller.tuner.steps import Limits, StepPrior, StepTimes
+from dflash_controller.tuner.step_times import Limits, StepPrior, StepTimes
 
 PRIOR = StepPrior(200.0, 0.7)
 LOADS = (1, 2, 4, 8, 16, 32)
