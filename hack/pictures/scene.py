@@ -56,7 +56,13 @@ class Scene:
         self._modes = modes
         self._startup_s = startup_s
         self._exits = ExitStack()
-        self.prometheus = Prometheus(cluster, scrape_interval_s=1.0, namespaces=[namespace], rule_files=_impatient(cluster.directory))
+        self.prometheus = Prometheus(
+            cluster,
+            scrape_interval_s=1.0,
+            namespaces=[namespace],
+            rule_files=_impatient(cluster.directory),
+            name=f"prometheus-{namespace}",  # data of its own: what another one measured before must not end a wait
+        )
         self.traffic: dict[str, ServiceTraffic] = {}
 
     def __enter__(self) -> Self:
