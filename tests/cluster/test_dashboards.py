@@ -57,7 +57,7 @@ def stage(cluster: Cluster, rights: None, simulator: SimulatorProcess) -> Iterat
     with Scene(cluster, namespace, analysis=PATIENT, modes=dict.fromkeys(ENGINES, "Advise"), startup_s=1.0) as scene:
         scene.load(4)
         both = len(ENGINES)
-        scene.wait_series("predictions of both tuners", "count by (deployment) (dflash:tuner_predicted_tokens_per_second)", both)
+        scene.wait_series("predictions of both tuners", "count by (deployment) (dflash:tuner_predicted_tokens_per_second offset 6s)", both)
         scene.change_drafter("b" * 40)
         candidates = 'on (namespace, deployment, revision) group_left () dflash:revision_info{role="candidate"}'
         for what in ("acceptance_length", 'ttft_seconds{quantile="0.95"}'):
