@@ -92,7 +92,9 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 
 .PHONY: e2e
 e2e: binaries ## The slow level: kill points, a model of the planner, outages, traffic, 50 rollouts at once, a settled fleet, every example
-	@DFLASH_MODEL_SEQUENCES=$${DFLASH_MODEL_SEQUENCES:-500} $(MAKE) $(BESIDE) --jobs=2 e2e-model e2e-cluster
+	@status=0; export DFLASH_MODEL_SEQUENCES=$${DFLASH_MODEL_SEQUENCES:-500}; \
+	$(MAKE) $(BESIDE) --jobs=2 e2e-model e2e-cluster || status=$$?; \
+	$(MAKE) --no-print-directory e2e-settled || status=$$?; exit $$status
 
 .PHONY: e2e-all
 e2e-all: ## The same with every kill point and more random event sequences; `make e2e` samples both
@@ -104,7 +106,11 @@ e2e-model: $(STAMP) # The part of `make e2e` with random sequences of events aga
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) binaries # The part of `make e2e` on clusters
-	@echo "==> e2e"; $(ON_CLUSTERS) tests/e2e
+	@echo "==> e2e"; $(ON_CLUSTERS) --ignore=tests/e2e/test_settled_fleet.py tests/e2e
+
+.PHONY: e2e-settled
+e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run beside: it would show in what the fleet measures
+	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py
 
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line

@@ -180,10 +180,10 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
     begun = cluster.audit_mark()
     everyone = [deployment for fleet in fleets for deployment in fleet.deployments]
     for deployment in everyone:
-        deployment.wait_done(60)
+        deployment.wait_done(180)
     pods = [pod for fleet in fleets for pod in fleet.urls()]
     with Traffic(pods) as traffic:
-        wait_until(lambda: all(deployment.status().get("metrics") for deployment in everyone), "figures of every deployment", 90, 2.0)
+        wait_until(lambda: all(deployment.status().get("metrics") for deployment in everyone), "metrics of every deployment", 90, 2.0)
         wait_until(lambda: all(known(deployment) for deployment in everyone), "the tuner and the drafter's health to be told", 180, 2.0)
         time.sleep(SETTLING_S - WINDOW_S / 2)
         settled = cluster.audit_mark()
