@@ -1,7 +1,7 @@
-"""What each side counted while both served, cut into blocks of requests.
+"""Counts of each side while both served, cut into blocks of requests.
 
-Drafts of one request resemble each other, requests of one session do too, and an engine that credits a request when it ends moves its
-counters in lumps. So the spread of a quotient is never computed from drafts but from blocks that are long beside all of these.
+The spread of a quotient is computed from blocks, never from single drafts. Drafts of one request resemble each other, and so do requests of
+one session. An engine that credits a request when it ends moves its counters in lumps. Blocks are long compared with all of these.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Evi
 
 BLOCK_REQUESTS = 30
 BLOCK_LATENCIES = 3
-"""A block holds so many requests and is so many times the 95th percentile of their latency long, at least."""
+"""Minimum size of a block: this many requests, and this many times the 95th percentile of their latency."""
 LEAST_BLOCKS = 8
-"""Per side: below, the spread among blocks says nothing."""
+"""Minimum blocks per side. With fewer, the spread among blocks is meaningless."""
 MOST_BLOCKS = 24
-"""Per process: above, neighbours are merged, so blocks grow with the evidence and outlast what makes neighbours alike (sessions, a mix
-that drifts). 12 to 24 remain, which costs about a tenth of width against knowing the spread (Schmeiser 1982 on the number of batches);
-in simulation 32 understated the spread of sessions of a few minutes by a fifth, and 16 promoted equal candidates a little later."""
+"""Maximum blocks per process. Above it neighbouring blocks are merged, so blocks grow with the evidence. They then outlast what makes
+neighbours alike: sessions, or a mix that drifts. 12 to 24 blocks remain. This costs about a tenth of width compared with a known spread
+(Schmeiser 1982 on the number of batches). In simulation 32 blocks understated the spread of sessions of a few minutes by a fifth, and 16
+promoted equal candidates a little later."""
 TAIL = 0.95
 
 
@@ -49,10 +50,11 @@ class Stretch:
 
     pod: str
     readings: tuple[CounterSnapshot, ...]
-    """At least one. Where a counter is missing that a later one has, it was 0: labelled counters appear with their first increment."""
+    """At least one reading. A counter that is missing here but present in a later reading was 0: labelled counters appear with their first
+    increment."""
 
     def between(self, first: int, last: int) -> Counts:
-        """What happened between two readings, by index."""
+        """Returns the differences between two readings, given by index."""
         start, end = self.readings[first], self.readings[last]
         return Counts(
             end.at_s - start.at_s,
@@ -72,11 +74,11 @@ class Stretch:
         return self.between(0, len(self.readings) - 1)
 
     def index(self, at_s: float) -> int:
-        """The last reading not after that moment; the first where there is none."""
+        """Returns the index of the last reading not after this moment, or 0 if there is none."""
         return max(0, bisect_right(self.readings, at_s, key=_at) - 1)
 
     def cut(self, least_s: float) -> tuple[Counts, ...]:
-        """Blocks, in one pass. What is left at the end joins the last one; too little for one block gives none."""
+        """Returns the blocks in one pass. The remainder at the end joins the last block; too little for one block returns none."""
         edges = [0]
         opened = self.readings[0]
         done = opened.requests or 0.0
@@ -99,10 +101,10 @@ class Side:
 
     load_samples: tuple[Stretch, ...]
     blocks: tuple[tuple[str, tuple[Counts, ...]], ...]
-    """By pod, for those with at least one block."""
+    """Blocks by pod, for pods with at least one block."""
 
     def total(self, quantity: str) -> float | None:
-        """Sum over the load samples that export it, short ones included; None where none does."""
+        """Returns the sum over all load samples that export the quantity, short ones included; None if none does."""
         found = [value for load_sample in self.load_samples if (value := getattr(load_sample.whole, quantity)) is not None]
         return sum(found) if found else None
 
@@ -111,7 +113,8 @@ class Side:
         return max((load_sample.readings[-1].at_s for load_sample in self.load_samples), default=None)
 
     def latency_s(self) -> float:
-        """95th percentile of the latency; three times the mean decode time where it is not exported; 0 where neither is."""
+        """Returns the 95th percentile of the latency in seconds, three times the mean decode time if it is not exported, 0 if neither
+        is."""
         ends = ((load_sample.readings[0], load_sample.readings[-1]) for load_sample in self.load_samples)
         measured = histograms.quantile(histograms.total(histograms.difference(b.latency, a.latency) for a, b in ends), TAIL)
         if measured is not None:
@@ -122,21 +125,22 @@ class Side:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Both sides over the same span of time, the candidate's warm-up left out."""
+    """Both sides over the same span of time, without the candidate's warm-up."""
 
     candidate: Side
     stable: Side
     start_s: float | None
     end_s: float | None
-    """The span, None where the candidate has none yet."""
+    """Start and end of the span; None if the candidate has none yet."""
 
 
 def traffic(evidence: Evidence, warm_up_s: float, *, concurrent: bool) -> Traffic:
-    """Left out of every candidate process: its first ``warm_up_s``, or the 95th percentile of the latency where that is longer.
+    """Returns the traffic of both sides that may be compared.
 
-    Until then requests finish that began while graphs and kernels were compiled. Of stable counts what lies in the span from the first to
-    the last counted reading of the candidate; where the two do not serve at the same time, all there is. A stable process that began
-    during the span warms up like the candidate.
+    The warm-up of every candidate process is left out: its first ``warm_up_s``, or the 95th percentile of the latency if that is longer.
+    Until then requests finish that began while graphs and kernels were compiled. Stable is counted from the first to the last counted
+    reading of the candidate, or over all its readings if the two do not serve at the same time. A stable process that began during the span
+    warms up like the candidate.
     """
     wholes = _side([_load_sample(trace, trace.readings[0].at_s, trace.readings[-1].at_s) for trace in evidence.candidate if trace.readings])
     latency_s = wholes.latency_s()
@@ -166,7 +170,8 @@ def _side(found: Sequence[Stretch | None], least_s: float | None = None) -> Side
 
 
 def _load_sample(trace: CounterSeries, from_s: float, to_s: float) -> Stretch | None:
-    """Readings from ``from_s`` to ``to_s``. One that lacks the count of requests is incomplete, unless the process never had it before."""
+    """Returns the readings from ``from_s`` to ``to_s``. One without a count of requests is incomplete, unless the process never had it
+    before."""
     readings = trace.readings
     first, last = bisect_left(readings, from_s, key=_at), bisect_right(readings, to_s, key=_at)
     if first >= last:

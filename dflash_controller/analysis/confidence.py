@@ -1,10 +1,11 @@
-"""Bounds that may be looked at as often as one likes.
+"""Bounds that may be evaluated as often as needed.
 
-A test repeated every minute at a fixed level errs far more often than its level: every look is another chance. The bounds here are
-time-uniform: with the stated probability they hold at all looks together, so a decision may be taken at the first look that allows it.
+A test that is repeated every minute at a fixed level errs far more often than its level, because every evaluation is another chance to err.
+The bounds here are time-uniform: with the stated probability they hold at all evaluations together. A decision may therefore be taken at
+the first evaluation that allows it.
 
 Source: Robbins 1970; Howard, Ramdas, McAuliffe, Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021, eq. 14
-(one-sided normal mixture); its use with an estimated variance is the asymptotic confidence sequence of Waudby-Smith et al. 2024.
+(one-sided normal mixture). Its use with an estimated variance is the asymptotic confidence sequence of Waudby-Smith et al. 2024.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ _NORMAL = NormalDist()
 
 
 def normal_deviate(alpha: float) -> float:
-    """The deviate that a standard normal variable exceeds with probability ``alpha``."""
+    """Returns the deviate that a standard normal variable exceeds with probability ``alpha``."""
     return -_NORMAL.inv_cdf(alpha)
 
 
 def student_deviate(z: float, freedom: float) -> float:
-    """The deviate of Student's t that is as improbable as ``z`` of the normal distribution.
+    """Returns the deviate of Student's t that is as improbable as ``z`` of the normal distribution.
 
-    A standard error estimated from few blocks is too small about half of the time, and a look at the right moment would find it so. The
-    Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5) is within 1 % from 5 degrees of freedom for ``z`` up to 3; it errs high beyond.
+    A standard error estimated from few blocks is too small about half of the time, and repeated evaluations would find such a moment. The
+    Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5) is within 1 % from 5 degrees of freedom for ``z`` up to 3; beyond that it is too
+    high.
     """
     z2 = z * z
     first = (z2 + 1) * z / 4
@@ -34,11 +36,11 @@ def student_deviate(z: float, freedom: float) -> float:
 
 
 def mixture_deviate(error: float, tightest_at: float, alpha: float) -> float:
-    """How many standard errors ``error`` a one-sided time-uniform bound lies from the estimate.
+    """Returns the distance of a one-sided time-uniform bound from the estimate, in standard errors ``error``.
 
-    It is exceeded at any time with probability ``alpha`` at most. ``tightest_at`` is the standard error at which the bound costs least
-    (in the unit of ``error``): a mixture must be told when the decision is likely to fall, and is little wider a factor 3 to either side.
-    With information v = 1 / error²: sqrt(2 (v + m) / v · ln(1 + sqrt((v + m) / m) / 2 alpha)), where m is chosen by eq. 16 ibid.
+    The bound is exceeded at any time with probability ``alpha`` at most. ``tightest_at`` is the standard error at which the bound costs
+    least, in the unit of ``error``. A mixture needs to know when the decision is likely to fall; it is little wider a factor of 3 to either
+    side. With information v = 1 / error²: sqrt(2 (v + m) / v · ln(1 + sqrt((v + m) / m) / 2 alpha)), where m is chosen by eq. 16 ibid.
     """
     information = 1 / (error * error)
     log = 2 * math.log(1 / alpha)
@@ -48,12 +50,12 @@ def mixture_deviate(error: float, tightest_at: float, alpha: float) -> float:
 
 
 def radius(error: float, freedom: float, tightest_at: float, alpha: float, bias: float = 0.0) -> float:
-    """Distance of a one-sided time-uniform bound from the estimate.
+    """Returns the distance of a one-sided time-uniform bound from the estimate.
 
-    ``error``: standard error of the estimate now, from ``freedom`` degrees of freedom. ``bias``: standard deviation of an error that is
-    drawn once and does not shrink with more samples; being the same at every look it needs no time-uniform deviate, and being
-    independent of the sampling error it is added in quadrature. Where it is the larger of the two, that alone would err up to twice as
-    often as stated over all looks together, so ``alpha`` is halved there (both found by simulation, and held by a test).
+    ``error`` is the current standard error of the estimate, from ``freedom`` degrees of freedom. ``bias`` is the standard deviation of an
+    error that is drawn once and does not shrink with more samples. It is the same at every evaluation, so it needs no time-uniform deviate;
+    it is independent of the sampling error, so it is added in quadrature. If it is the larger of the two, this alone would err up to twice
+    as often as stated over all evaluations together, so ``alpha`` is then halved. Both were found by simulation and are checked by a test.
     """
     if bias > error:
         alpha /= 2
@@ -62,11 +64,12 @@ def radius(error: float, freedom: float, tightest_at: float, alpha: float, bias:
 
 
 def lasting_radius(alpha: float, bias: float) -> float:
-    """What ``radius`` comes to with endless samples."""
+    """Returns the limit of ``radius`` with endless samples."""
     return normal_deviate(alpha / 2) * bias
 
 
 def chi_square_quantile(probability: float, freedom: float) -> float:
-    """Wilson and Hilferty's approximation, within 2 % at the probabilities used here."""
+    """Returns a quantile of the chi-square distribution by Wilson and Hilferty's approximation, within 2 % at the probabilities used
+    here."""
     part = 2 / (9 * freedom)
     return freedom * (1 - part + _NORMAL.inv_cdf(probability) * math.sqrt(part)) ** 3

@@ -1,8 +1,8 @@
-"""How far the candidate is from stable in one quotient of counters, and how well that is known.
+"""The difference between candidate and stable in one quotient of counters, and its uncertainty.
 
-Everything is in logarithms: equal steps are equal percentages, and the quotient of two sides becomes a difference. A pooled quotient
-Σ numerator ÷ Σ denominator has, to first order, the error Σ (numerator_b ÷ Σ numerator − denominator_b ÷ Σ denominator) over blocks
-(ratio linearisation, Cochran 1977, ch. 6), so its variance is that of a sum over blocks.
+All values are logarithms: equal steps are equal percentages, and the quotient of two sides becomes a difference. To first order a pooled
+quotient Σ numerator ÷ Σ denominator has the error Σ (numerator_b ÷ Σ numerator − denominator_b ÷ Σ denominator) over blocks (ratio
+linearisation, Cochran 1977, ch. 6). Its variance is therefore that of a sum over blocks.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ Part = Callable[[Counts], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What makes steps dearer: compare at an equal batch."""
+    """The batch, which raises the step time. Sides are compared at an equal batch."""
 
     log_batch: Part
     steps: Part
-    """Step time is the quotient's denominator ÷ ``steps``."""
+    """Number of steps. The step time is the quotient's denominator ÷ ``steps``."""
 
 
 _PER_POD = 4
-"""Blocks a pod needs to say something of its own."""
+"""Minimum blocks for a value of a single pod."""
 _SURE = 0.975
 _LAGS = ((1, 2 / 3), (2, 1 / 3))
-"""Neighbouring blocks resemble each other where a session outlasts a block and stays on one replica. Their covariance is added with
-Bartlett's weights (Newey and West 1987), where it is positive: a negative one is chance."""
+"""Lags in blocks and their Bartlett weights (Newey and West 1987). Neighbouring blocks resemble each other if a session outlasts a block
+and stays on one replica. Their covariance is added if it is positive; a negative one is chance."""
 PRIOR_SLOPE, PRIOR_SPREAD = 0.3, 0.3
-"""d log step time ÷ d log batch before anything is seen. It lies between 0 (the weights' transfer dominates) and 1 (arithmetic does);
-published tables of these models on B200 give 0.1 from batch 1 to 8 and 0.4 to 0.7 from 8 to 32."""
+"""Mean and standard deviation of the prior for d log step time ÷ d log batch. The slope lies between 0 (the transfer of the weights
+dominates) and 1 (arithmetic dominates). Published tables of these models on B200 give 0.1 from batch 1 to 8 and 0.4 to 0.7 from 8 to 32."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectSize:
-    """``difference`` is log candidate − log stable. Variances are of the difference."""
+    """The difference log candidate − log stable, with its uncertainty. Variances are of this difference."""
 
     difference: float
     variance: float
     freedom: float
     """Degrees of freedom of ``variance``."""
     bias: float
-    """Standard deviation of what replicas of one revision add to the difference. It does not shrink with more samples."""
+    """Standard deviation that replicas of one revision add to the difference. It does not shrink with more samples."""
     bias_at_least: float
-    """The same, 97.5 % sure: with two pods seen, one degree of freedom, ``bias`` itself may be several times too large by chance."""
+    """Lower bound of ``bias``, 97.5 % sure. With two pods there is one degree of freedom, so ``bias`` may be several times too large by
+    chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One side: log of the quotient."""
+    """The logarithm of one side's quotient."""
 
     value: float
     variance: float
@@ -64,10 +65,10 @@ class _Level:
 
 
 def effect_size(candidate: Side, stable: Side, above: Part, below: Part, unseen: float, batch: Batch | None = None) -> EffectSize | None:
-    """``above`` ÷ ``below``, candidate against stable. None below 8 blocks on a side, or where the counters are not exported.
+    """Returns ``above`` ÷ ``below``, candidate compared with stable; None below 8 blocks on a side or if the counters are not exported.
 
-    ``unseen``: standard deviation between replicas of one revision that is taken where no revision has two pods to see it from.
-    ``batch``: compare at equal batch; ``below`` is then a time that grows with it.
+    ``unseen`` is the standard deviation between replicas of one revision. It is used if no revision has two pods to measure it.
+    ``batch`` compares at an equal batch; ``below`` is then a time that grows with the batch.
     """
     price = _BatchEffect(0.0, 0.0) if batch is None else _price((candidate, stable), below, batch)
     new, old = (_level(side, above, below, batch, price.slope) for side in (candidate, stable))
@@ -84,8 +85,11 @@ def effect_size(candidate: Side, stable: Side, above: Part, below: Part, unseen:
 
 
 def _level(side: Side, above: Part, below: Part, batch: Batch | None, slope: float) -> _Level | None:
-    """Residuals are taken around each pod's own quotient, so what pods differ by does not enter twice; with few blocks per pod around
-    the common one, as a pod's own would then explain too much."""
+    """Returns the level of one side.
+
+    Residuals are taken around each pod's own quotient, so differences between pods are not counted twice. With few blocks per pod they are
+    taken around the common quotient, because a pod's own quotient would then explain too much.
+    """
     pods = [found for _, blocks in side.blocks if (found := _rows(blocks, above, below, batch))]
     count = sum(map(len, pods))
     if count < LEAST_BLOCKS:
@@ -113,7 +117,7 @@ def _level(side: Side, above: Part, below: Part, batch: Batch | None, slope: flo
 
 
 def _rows(blocks: Sequence[Counts], above: Part, below: Part, batch: Batch | None) -> list[tuple[float, float, float]]:
-    """Numerator, denominator and log batch of the blocks that have all of them."""
+    """Returns numerator, denominator and log batch of the blocks that have all three."""
     rows = []
     for block in blocks:
         over, under, log_batch = above(block), below(block), 0.0 if batch is None else batch.log_batch(block)
@@ -134,9 +138,9 @@ class _BatchEffect:
 
 
 def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _BatchEffect:
-    """Slope of log step time over log batch, common to both sides and with an intercept per pod.
+    """Returns the slope of log step time over log batch, common to both sides, with an intercept per pod.
 
-    What is seen is weighed against the prior by precision (conjugate normal regression), so the prior stands where the batch hardly
+    The measured slope is weighed against the prior by precision (conjugate normal regression), so the prior decides if the batch hardly
     varies. The slope is kept within 0 ... 1.
     """
     xx = xy = yy = 0.0
@@ -162,11 +166,11 @@ def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _BatchEffect:
 
 
 def _between(levels: Sequence[_Level], unseen: float) -> tuple[float, float]:
-    """Standard deviation between replicas of one revision: the estimate, and a lower bound.
+    """Returns the standard deviation between replicas of one revision: the estimate and a lower bound.
 
-    What pods differ by beyond their sampling error (method of moments, DerSimonian and Laird 1986, floored at 0), pooled over the sides.
-    With one degree of freedom the estimate is 0 most of the time where replicas are alike, and otherwise of the size of the sampling
-    error of one pod, so it fades as samples come; it is taken as it is. Where no side has two pods nothing can be seen.
+    It is the difference between pods beyond their sampling error (method of moments, DerSimonian and Laird 1986, floored at 0), pooled over
+    the sides. With one degree of freedom the estimate is mostly 0 if replicas are alike, and otherwise about as large as the sampling error
+    of one pod. It fades with more samples, so it is used without correction. If no side has two pods, ``unseen`` is used.
     """
     squares = expected = freedom = 0.0
     for level in levels:

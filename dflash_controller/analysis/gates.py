@@ -1,7 +1,7 @@
-"""How each metric of ``api.gates`` is evaluated, and the changes for which it means something.
+"""How each metric of ``api.gates`` is evaluated, and for which changes it is meaningful.
 
-Metrics are compared only where the change could not alter them by its nature: acceptance length falls with the block size, and another
-target is another model altogether.
+Metrics are compared only if the change does not alter them by its nature: acceptance length falls with the block size, and another target
+is a different model.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from dflash_controller.model.counters import CounterSnapshot, Evidence, Histogra
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What every metric of one candidate is evaluated on."""
+    """The inputs on which every metric of one candidate is evaluated."""
 
     question: AnalysisRequest
     evidence: Evidence
     traffic: Traffic
-    """Empty while the source of metrics is in failure."""
+    """Empty while the metrics source fails."""
     differs: str | None
-    """How the requests of the two sides differ, if they do."""
+    """How the requests of the two sides differ; None if they do not."""
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """When a metric means something."""
+    """A metric, and when it is meaningful."""
 
     changes: frozenset[Part]
-    """What may differ between the two sides; anything else alters the metric by its nature."""
+    """Parts that may differ between the two sides. Any other change alters the metric by its nature."""
     needs_drafts: bool = field(default=False, kw_only=True)
-    """Without meaning where a side drafts nothing."""
+    """The metric is meaningless if a side drafts nothing."""
 
     def applies_to(self, change: Change) -> bool:
-        """Whether the metric tells a worse candidate from a better one where this changed."""
+        """Decides whether the metric can tell a worse candidate from a better one after this change."""
         return change.parts <= self.changes and (change.drafts or not self.needs_drafts)
 
 
 @dataclass(frozen=True, slots=True)
 class PrimaryMetric(Metric):
-    """A metric that promotes and fails. It is shown without a gate too."""
+    """A metric that can promote or fail a candidate. It is also shown without a gate."""
 
     evaluate: Callable[[Measured], PrimaryResult | None]
-    """None where there is nothing to show."""
+    """Returns None if there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guardrail(Metric):
-    """A metric that only ever fails."""
+    """A metric that can only fail a candidate."""
 
     evaluate: Callable[[Gate, Measured], MetricVerdict]
     from_cluster: bool = field(default=False, kw_only=True)
-    """Known from the API server, so it counts while the source of metrics is in failure."""
+    """The metric is known from the API server, so it counts even while the metrics source fails."""
 
 
 def _primary(metric: str, measured: Measured) -> PrimaryResult | None:
@@ -106,5 +106,5 @@ _METRICS: Mapping[str, Metric] = {**PRIMARY_METRICS, **GUARDRAILS}
 
 
 def applicable(change: Change) -> frozenset[str]:
-    """Names of the metrics that mean something for a change, whether or not a user has switched them off."""
+    """Returns the names of the metrics that are meaningful for a change, whether or not a user has disabled them."""
     return frozenset(name for name, metric in _METRICS.items() if metric.applies_to(change))

@@ -1,9 +1,9 @@
-"""The coarse limits: time to first token, time per output token, errors, restarts.
+"""Guardrails: coarse limits for time to first token, time per output token, errors and restarts.
 
-They catch what the primary metrics do not see, so each is wide and must be passed by more than luck. Time is cut into disjoint windows
-from the first counted reading on. A window lasts the gate's ``window`` or longer, in steps of its ``interval``, until it holds the minimum
-of samples on both sides; overlapping windows would count one burst several times. More failed windows than the failure limit fail the
-candidate. What cannot be judged neither blocks nor fails.
+They catch what the primary metrics miss. Each limit is wide and must be exceeded by more than chance. Time is cut into disjoint windows
+from the first counted reading on. A window lasts at least the gate's ``window`` and grows in steps of its ``interval`` until it holds the
+minimum of samples on both sides. Overlapping windows would count one burst several times. The candidate fails if more windows fail than the
+failure limit allows. A guardrail that cannot be judged neither blocks nor fails the candidate.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from dflash_controller.api.gates import ERRORS, RESTARTS, Gate
 from dflash_controller.model.counters import CounterSnapshot, Evidence, Histogram
 
 _TAIL_DEVIATE = 1.64
-"""The candidate's 95th percentile so many standard errors lower must exceed the limit above stable's so many higher: 1 % per window for a
-candidate that is exactly at the limit, far less for an equal one."""
+"""Standard errors between the 95th percentile and its bound. The candidate's lower bound must exceed the limit above stable's upper bound.
+This fails 1 % of windows for a candidate exactly at the limit, and far fewer for an equal one."""
 _CHANCE = 0.005
-"""A window's errors fail only where so many would come by chance with at most this probability, were the candidate at the limit."""
+"""A window fails for errors only if that many would occur by chance with at most this probability in a candidate at the limit."""
 
 Histograms = Callable[[CounterSnapshot], Histogram | None]
-"""The histogram of one metric in a reading; None where it is not exported."""
+"""Returns the histogram of one metric in a reading; None if it is not exported."""
 _Window = tuple[float, float]
 
 
 def quantile_guard(metric: str, part: Histograms, gate: Gate, traffic: Traffic, differs: str | None, *, concurrent: bool) -> MetricVerdict:
-    """The 95th percentile of a histogram may be ``limit`` percent above stable's. Values in seconds, over the whole trial."""
+    """Fails if the 95th percentile of a histogram is more than ``limit`` percent above stable's. Values are seconds over the whole
+    trial."""
     whole = [_observed(side, part, None) for side in (traffic.candidate, traffic.stable)]
     new, old = (histograms.quantile(found, TAIL) for found in whole)
     samples, stable_samples = (histograms.observations(found) if found else None for found in whole)
@@ -58,10 +59,10 @@ def quantile_guard(metric: str, part: Histograms, gate: Gate, traffic: Traffic, 
 
 
 def errors_guard(gate: Gate, traffic: Traffic, *, concurrent: bool) -> MetricVerdict:
-    """Failed ÷ finished requests may be ``limit`` percentage points above stable's. Values in percent, over the whole trial.
+    """Fails if failed ÷ finished requests is more than ``limit`` percentage points above stable's. Values are percent over the whole trial.
 
-    The window under way is judged too, as soon as it holds the samples: nobody should wait five minutes for a candidate that fails
-    everything.
+    The current window is judged as soon as it holds enough samples, so a candidate that fails everything is stopped without a wait of five
+    minutes.
     """
     whole = [_failures(side, None) for side in (traffic.candidate, traffic.stable)]
     shares = [100 * found[0] / found[1] if found and found[1] > 0 else None for found in whole]
@@ -83,7 +84,7 @@ def errors_guard(gate: Gate, traffic: Traffic, *, concurrent: bool) -> MetricVer
         new, old = _failures(traffic.candidate, window), _failures(traffic.stable, window if concurrent else None)
         if new is None or old is None:
             return False
-        # Stable's share is itself uncertain: one more failure than it had (Laplace), and no less than over the whole trial.
+        # Stable's share is itself uncertain: assume one more failure than it had (Laplace), and at least its share over the whole trial.
         expected = max((old[0] + 1) / (old[1] + 2), overall) + gate.limit / 100
         return improbable(new[0], new[1], expected)
 
@@ -92,7 +93,7 @@ def errors_guard(gate: Gate, traffic: Traffic, *, concurrent: bool) -> MetricVer
 
 
 def restarts_guard(gate: Gate, evidence: Evidence, warm_up_s: float, now_s: float) -> MetricVerdict:
-    """Container restarts of the candidate's pods. Known from the cluster, so metrics that cannot be read do not matter here."""
+    """Counts container restarts of the candidate's pods. They are known from the cluster, so unreadable metrics do not matter here."""
     count = evidence.candidate_restarts
     pods = len({trace.pod for trace in evidence.candidate if now_s >= trace.ready_at_s + warm_up_s})
     text = f"{count} container restarts of the candidate; at most {gate.limit:g} are allowed"
@@ -106,9 +107,9 @@ def restarts_guard(gate: Gate, evidence: Evidence, warm_up_s: float, now_s: floa
 
 
 def improbable(failed: float, requests: float, share: float) -> bool:
-    """Whether so many failures are more than chance at that share: P(≥ failed) ≤ exp(−n KL(failed ÷ n ‖ share)) (Chernoff) ≤ 0.5 %.
+    """Decides whether the failures exceed chance at that share: P(≥ failed) ≤ exp(−n KL(failed ÷ n ‖ share)) (Chernoff) ≤ 0.5 %.
 
-    At 1 % allowed, 1 of 100 is not, 7 of 100 is.
+    At 1 % allowed, 1 of 100 does not exceed chance, 7 of 100 do.
     """
     if requests <= 0 or share >= 1:
         return False
@@ -120,7 +121,7 @@ def improbable(failed: float, requests: float, share: float) -> bool:
 
 
 def _windows(gate: Gate, traffic: Traffic, counted: Callable[[_Window], float]) -> Iterator[tuple[_Window, bool]]:
-    """Windows with enough samples on both sides; the last one may be under way (False)."""
+    """Yields windows with enough samples on both sides. The last one may be unfinished (False)."""
     if traffic.start_s is None or traffic.end_s is None:
         return
     start_s, end_s = traffic.start_s, traffic.start_s + gate.window_s
@@ -151,7 +152,7 @@ def _observed(side: Side, part: Histograms, window: _Window | None) -> Histogram
 
 
 def _failures(side: Side, window: _Window | None) -> tuple[float, float] | None:
-    """Failed and finished requests of the load samples that count both; None where none does."""
+    """Returns failed and finished requests of the load samples that count both; None if none does."""
     failed = requests = 0.0
     known = False
     for load_sample in side.load_samples:

@@ -1,4 +1,4 @@
-"""Quantiles of what was observed between two readings."""
+"""Quantiles of the observations between two readings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dflash_controller.model.counters import Histogram
 
 
 def difference(later: Histogram | None, earlier: Histogram | None) -> Histogram | None:
-    """Observations between two readings of one process; None where the engine does not export them.
+    """Returns the observations between two readings of one process; None if the engine does not export them.
 
-    A histogram that was not there earlier had no observation: labelled ones appear with their first.
+    A histogram that is missing in the earlier reading had no observation: labelled histograms appear with their first one.
     """
     if later is None or earlier is None:
         return later
@@ -21,7 +21,7 @@ def difference(later: Histogram | None, earlier: Histogram | None) -> Histogram 
 
 
 def total(parts: Iterable[Histogram | None]) -> Histogram | None:
-    """Over processes. Those with other bounds than the first are left out: they cannot be added."""
+    """Returns the sum over processes. Histograms with other bounds than the first are left out, because they cannot be added."""
     present = [part for part in parts if part is not None]
     if not present:
         return None
@@ -30,14 +30,14 @@ def total(parts: Iterable[Histogram | None]) -> Histogram | None:
 
 
 def observations(histogram: Histogram | None) -> float:
-    """How many there are."""
+    """Returns the number of observations."""
     return histogram.counts[-1] if histogram and histogram.counts else 0.0
 
 
 def quantile(histogram: Histogram | None, share: float) -> float | None:
-    """By linear interpolation inside a bucket, as PromQL's ``histogram_quantile``.
+    """Returns a quantile by linear interpolation inside a bucket, as PromQL's ``histogram_quantile`` does.
 
-    None without observations; the highest finite bound where the quantile lies above it.
+    Returns None without observations, and the highest finite bound if the quantile lies above it.
     """
     count = observations(histogram)
     if histogram is None or count <= 0:
@@ -54,10 +54,10 @@ def quantile(histogram: Histogram | None, share: float) -> float | None:
 
 
 def quantile_bounds(histogram: Histogram | None, share: float, deviate: float) -> tuple[float, float]:
-    """Between which values the true quantile lies, ``deviate`` standard errors of the share to either side.
+    """Returns lower and upper bound of the true quantile, ``deviate`` standard errors of the share to either side.
 
-    Distribution free, from the binomial count of observations below a value. Where the upper one lies beyond the last finite bound
-    or beyond the largest observation it is infinite, where the lower one lies below the smallest it is 0.
+    The bounds are distribution free, from the binomial count of observations below a value. The upper bound is infinite if it lies beyond
+    the last finite bucket or the largest observation. The lower bound is 0 if it lies below the smallest observation.
     """
     count = observations(histogram)
     if histogram is None or count <= 0:

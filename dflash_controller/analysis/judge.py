@@ -1,13 +1,13 @@
-"""From evidence to a decision. Pure and without memory: asked again with more evidence, it decides anew.
+"""Turns evidence into a decision. Pure and stateless: with more evidence it decides anew.
 
-What fails a candidate is asked first. It is promoted once every gating primary metric has passed by traffic or by the probe, the text is
-the same where that gates and was compared, and no guardrail failed. The tuner's choice of a block must also bring what it promised under
-the load it was made for, of which the probe, one prompt at a time, tells nothing. What could not be measured does neither: an absent metric
-never promotes and never fails, and while the source of metrics is in failure only restarts and the probe can fail a candidate and nothing
-can promote it.
+Failures are checked first. A candidate is promoted once three conditions hold: every gating primary metric has passed by traffic or by the
+probe, the text is the same if that gates and was compared, and no guardrail failed. A block size chosen by the tuner must also reach its
+predicted speed under the load it was chosen for. The probe cannot show this, because it sends one prompt at a time. A missing metric never
+promotes and never fails a candidate. While the metrics source fails, only restarts and the probe can fail a candidate, and nothing can
+promote it.
 
-Where no primary metric gates (another target) nothing proves the candidate better or equal. It is promoted for having served
-one window of its gates after the warm-up without a restart and with no guardrail failed, its counters readable throughout.
+If no primary metric gates (another target), nothing proves the candidate better or equal. It is promoted after it has served one window of
+its gates after the warm-up. During that time it must have no restart and no failed guardrail, and its counters must be readable throughout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dflash_controller.model.counters import Evidence
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Everything found, before it is weighed."""
+    """All results for one candidate, before they are weighed."""
 
     question: AnalysisRequest
     evidence: Evidence
@@ -43,7 +43,7 @@ class _Case:
 
 
 def judge(question: AnalysisRequest, evidence: Evidence, now_s: float) -> Judgement:
-    """What to do with the candidate, and why. May be asked as often as one likes: the bounds hold at all looks together."""
+    """Decides what to do with the candidate, and why. It may be called at any time: the bounds hold at all evaluations together."""
     case = _case(question, evidence, now_s)
     outcomes = {metric: _outcome(metric, case) for metric in PRIMARY if metric in question.gates}
     verdicts = _verdicts(case, outcomes, now_s)
@@ -76,7 +76,8 @@ def _unread(verdict: MetricVerdict, failure: str) -> MetricVerdict:
 
 
 def _outcome(metric: str, case: _Case) -> Outcome:
-    """Traffic decides where it can; else the probe, unless traffic's estimate contradicts it."""
+    """Returns the outcome from traffic if traffic decides. Otherwise returns that of the probe, unless traffic's estimate contradicts
+    it."""
     finding, probed = case.primary.get(metric), case.probe.get(metric)
     if finding is None:
         return Outcome.INCONCLUSIVE
@@ -111,7 +112,7 @@ def _decide(case: _Case, outcomes: Mapping[str, Outcome]) -> tuple[AnalysisDecis
 
 
 def _failure(case: _Case, outcomes: Mapping[str, Outcome]) -> MetricVerdict | None:
-    """The verdict that fails the candidate, the plainest first."""
+    """Returns the verdict that fails the candidate, the clearest first; None if none does."""
     if case.collapsed is not None:
         return case.collapsed
     if case.text is not None and case.text.gates and case.text.outcome is Outcome.FAILED:
@@ -124,7 +125,7 @@ def _failure(case: _Case, outcomes: Mapping[str, Outcome]) -> MetricVerdict | No
 
 
 def _undecided(case: _Case, open_: Sequence[str], text_open: bool) -> tuple[AnalysisDecision, Reason, str]:
-    """Numbers stay out of these messages, as they change while nothing else does; the verdicts have them."""
+    """Returns the decision while metrics are open. Messages contain no numbers, which change all the time; the verdicts have them."""
     names = _names([*open_, *([TEXT] if text_open else [])])
     if case.differs and open_:
         return AnalysisDecision.CONTINUE, Reason.TRAFFIC_DIFFERS, f"{names}: candidate and stable get different requests; see the verdicts"
@@ -160,7 +161,7 @@ def _without_primary(case: _Case) -> tuple[AnalysisDecision, Reason, str]:
 
 
 def _without_gates(case: _Case) -> tuple[AnalysisDecision, Reason, str]:
-    """Every metric that means something for the change is disabled; the text may still have to be compared."""
+    """Returns the decision if every meaningful metric is disabled. The text may still have to be compared."""
     if not case.question.text_gates:
         return AnalysisDecision.PROMOTE, Reason.NOT_COMPARED, "no metric of this change is judged"
     if case.text is None:
@@ -174,7 +175,7 @@ def _passed(case: _Case, outcomes: Mapping[str, Outcome]) -> str:
 
 
 def _verdicts(case: _Case, outcomes: Mapping[str, Outcome], now_s: float) -> tuple[MetricVerdict, ...]:
-    """As the status shows them. The probe's speed gates only where traffic leaves speed to it."""
+    """Returns the verdicts as the status shows them. The probe's speed gates only if traffic leaves speed undecided."""
     newest = [side.newest_s for side in (case.traffic.candidate, case.traffic.stable) if side.newest_s is not None]
     age_s = max(0.0, now_s - max(newest)) if newest else None
     shown: list[MetricVerdict] = []

@@ -1,4 +1,5 @@
-"""Where in the block a candidate's drafts are rejected: shown beside the verdicts, it tells a broken drafter from a merely worse one."""
+"""Where in the block the target rejects a candidate's drafts. This is shown beside the verdicts: it tells a broken drafter from a worse
+one."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ METRIC = "acceptanceByPosition"
 
 
 def by_position(question: AnalysisRequest, counted: Traffic, limit_percent: float) -> MetricVerdict | None:
-    """Share of drafts still accepted at a position, candidate against stable, at the first position that falls short by the limit.
+    """Returns the share of drafts still accepted at the first position that falls short of stable by the limit.
 
-    Where none does it is the last position. None where the blocks differ, or an engine does not export it (SGLang). It decides nothing:
-    the positions of one block rise and fall together, and acceptance length is their sum.
+    If no position falls short, the last one is shown. Returns None if the block sizes differ or an engine does not export positions
+    (SGLang). The verdict decides nothing: the positions of one block rise and fall together, and acceptance length is their sum.
     """
     if question.candidate_block != question.stable_block:
         return None
@@ -30,7 +31,7 @@ def by_position(question: AnalysisRequest, counted: Traffic, limit_percent: floa
 
 
 def _survival(side: Side) -> list[float] | None:
-    """Accepted at each position ÷ verify steps, over the whole span."""
+    """Returns accepted drafts at each position ÷ verify steps, over the whole span."""
     sums: list[float] = []
     steps = 0.0
     for load_sample in side.load_samples:

@@ -1,14 +1,15 @@
-"""The two metrics a drafter is judged by: acceptance length and speed, from users' traffic.
+"""The two primary metrics that judge a drafter, from users' traffic: acceptance length and speed.
 
 *Acceptance length* is tokens committed ÷ verify steps, pooled from counters over the whole trial.
 
-*Speed* is tokens per second of one request, committed ÷ decode seconds, at equal batch. With equal blocks an equal batch c is an equal
-number T = B·c of tokens verified per step, so the quotient of speeds is that of acceptance lengths ÷ that of step times at equal T; with
-other blocks it is what a user feels at the same load. A candidate that accepts less keeps its requests longer and so has a larger batch;
-without the normalisation it would be charged for that twice.
+*Speed* is tokens per second of one request, committed ÷ decode seconds, at an equal batch. With equal block sizes an equal batch c means an
+equal number T = B·c of tokens verified per step. The quotient of speeds is then the quotient of acceptance lengths ÷ that of step times at
+equal T. With different block sizes it is the speed a user sees at the same load. A candidate that accepts less keeps its requests longer
+and so has a larger batch. Without the normalisation this would count against it twice.
 
-A metric passes once it is 90 % sure that the candidate is less than the limit worse, and fails once it is 99 % sure (99.5 % where both
-gate) that it is worse at all and the estimate says it matters. The bounds are time-uniform, so both may be asked at every reading.
+A metric passes once it is 90 % sure that the candidate is worse by less than the limit. It fails once it is 99 % sure (99.5 % if both
+metrics gate) that the candidate is worse at all and the estimate shows that the loss matters. The bounds are time-uniform, so both may be
+evaluated at every reading.
 """
 
 from __future__ import annotations
@@ -25,42 +26,44 @@ from dflash_controller.api.gates import ACCEPTANCE, PRIMARY, SPEED, Gate
 from dflash_controller.model.prediction import Prediction
 
 PASS_ALPHA, FAIL_ALPHA = 0.10, 0.01
-"""Chance that a candidate at the limit is promoted, and that an equal one is failed, over all gating primary metrics together.
+"""Probability that a candidate at the limit is promoted, and that an equal one fails, over all gating primary metrics together.
 
-One metric is enough to fail, so the chance of failing is split over those that gate. All of them must pass to promote: then each may be
-asked at the full level (intersection-union test, Berger 1982), as a candidate at the limit in one metric must still pass that one.
+One metric is enough to fail, so the probability of failing is split over the gating metrics. All of them must pass to promote, so each may
+use the full level (intersection-union test, Berger 1982): a candidate at the limit in one metric must still pass that one.
 """
 BEFORE_AFTER_LIMIT = 10.0
-"""Percent: least limit where candidate and stable do not serve at the same time, as traffic itself changes in between."""
+"""Minimum limit in percent if candidate and stable do not serve at the same time, because traffic itself changes in between."""
 FAIL_MARGIN = 3.0
 LEAST_LOSS = 2.0
-"""Percent: an estimate this far inside the limit (-2 % at the default of 5 %), and never a smaller loss than the second, fails nothing."""
+"""Percent. A candidate may fail only if its estimated loss exceeds the limit less ``FAIL_MARGIN`` (2 % at the default limit of 5 %) and
+exceeds ``LEAST_LOSS``."""
 UNSEEN = {ACCEPTANCE: 0.03, SPEED: 0.05}
-"""Standard deviation between replicas of one revision, as a logarithm, where only one can be seen."""
+"""Standard deviation of the logarithm between replicas of one revision, used if only one replica can be measured."""
 PASS_TIGHTEST, FAIL_TIGHTEST = 0.3, 0.6
-"""Standard error, in limits, at which the bounds cost least. An equal candidate passes once some 3 standard errors fit into the limit,
-one that is two limits worse fails once some 3.3 fit into its loss."""
+"""Standard error, in limits, at which the bounds cost least. An equal candidate passes once about 3 standard errors fit into the limit. One
+that is two limits worse fails once about 3.3 fit into its loss."""
 COLLAPSED = 1.3
 COLLAPSE_REQUESTS = 20
 COLLAPSE_SHARE = 0.5
 NO_WORSE = 0.95
-"""A candidate that accepts nothing is let be where stable accepts as little: the traffic is to blame, or stable is what must be left."""
+"""Ratio to stable from which a candidate that accepts nothing does not fail. If stable accepts as little, the cause is the traffic, or
+stable is the revision to replace."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrimaryResult:
-    """What traffic says about one primary metric."""
+    """The result of users' traffic for one primary metric."""
 
     verdict: MetricVerdict
     contradicts: bool = False
-    """The estimate is worse than the limit, on enough samples: a better result elsewhere does not overrule it."""
+    """The estimate is worse than the limit on enough samples. A better result elsewhere does not overrule it."""
     biased: bool = False
-    """Replicas of one revision differ too much for the limit: more samples will not decide it."""
+    """Replicas of one revision differ too much for the limit, so more samples will not decide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a gate asks of a difference, as logarithms."""
+    """What a gate requires of a difference, as logarithms."""
 
     limit_percent: float
     pass_alpha: float
@@ -72,21 +75,21 @@ class Levels:
 
     @property
     def loss(self) -> float:
-        """Estimate below which a candidate may fail."""
+        """Returns the estimate below which a candidate may fail."""
         return math.log1p(-min(max(LEAST_LOSS, self.limit_percent - FAIL_MARGIN), 99.0) / 100)
 
 
 def levels(question: AnalysisRequest, gate: Gate) -> Levels:
-    """The limit and the error chances of one primary metric; that of failing is split over those that gate."""
+    """Returns the limit and the error probabilities of one primary metric. The probability of failing is split over the gating metrics."""
     among = max(1, sum(metric in question.gates for metric in PRIMARY))
     limit = gate.limit if question.concurrent else max(gate.limit, BEFORE_AFTER_LIMIT)
     return Levels(limit, PASS_ALPHA, FAIL_ALPHA / among)
 
 
 def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: str | None) -> PrimaryResult | None:
-    """None where there is nothing to show: acceptance length of a side that drafts nothing.
+    """Returns the result of one metric; None if there is nothing to show (acceptance length of a side that drafts nothing).
 
-    A metric without a gate is shown and decides nothing. ``differs``: how the requests of the two sides differ, if they do.
+    A metric without a gate is shown and decides nothing. ``differs`` says how the requests of the two sides differ, if they do.
     """
     if metric == ACCEPTANCE and min(question.candidate_block, question.stable_block) <= 1:
         return None
@@ -125,9 +128,9 @@ def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: s
 
 
 def _judge(found: EffectSize, asked: Levels) -> tuple[Outcome, bool, str]:
-    """The outcome, whether replicas differ too much to ever tell, and how sure it is in words.
+    """Returns the outcome, whether replicas differ too much for any decision, and the certainty in words.
 
-    What passes has passed, whatever else could be said: the limit is the worst value the user accepts.
+    Passing takes precedence: the limit is the worst value the user accepts.
     """
     error, x = math.sqrt(found.variance), found.difference
     margin = max(asked.margin, 1e-3)
@@ -146,11 +149,11 @@ def _judge(found: EffectSize, asked: Levels) -> tuple[Outcome, bool, str]:
 
 
 def _held_against(promise: Prediction, found: EffectSize, asked: Levels, outcome: Outcome, *, biased: bool) -> tuple[Outcome, bool]:
-    """The outcome of a candidate that is to be faster, and whether replicas differ too much to ever tell.
+    """Returns the outcome of a candidate that must be faster, and whether replicas differ too much for any decision.
 
-    It fails where it is surely not fast enough; it passes where it is surely no worse than the limit and by the estimate fast enough: to be
-    sure of a few percent takes longer than a load lasts. Where replicas may differ by as much, the prediction is a second witness, and an
-    estimate that agrees with it is enough: the step times of all replicas are held against it after the promotion.
+    It fails if it is surely not fast enough. It passes if it is surely no worse than the limit and its estimate is fast enough: certainty
+    about a few percent takes longer than a load lasts. If replicas may differ by as much, the prediction is a second source, and an
+    estimate that agrees with it is enough. After the promotion the step times of all replicas are compared with the prediction.
     """
     up = radius(math.sqrt(found.variance), found.freedom, FAIL_TIGHTEST * max(asked.margin, 1e-3), asked.fail_alpha, found.bias)
     if found.difference + up < promise.least:
@@ -161,7 +164,7 @@ def _held_against(promise: Prediction, found: EffectSize, asked: Levels, outcome
 
 
 def collapse(question: AnalysisRequest, traffic: Traffic) -> MetricVerdict | None:
-    """The fast path: a candidate that accepts (almost) nothing, or not half of stable's at the same block, after 20 requests."""
+    """Fails a candidate early if it accepts (almost) nothing, or less than half of stable's at the same block size, after 20 requests."""
     if question.candidate_block <= 1:
         return None
     requests, new = traffic.candidate.total("requests"), _value(ACCEPTANCE, traffic.candidate)
@@ -223,12 +226,12 @@ def _decode_seconds(block: Counts) -> float | None:
 
 
 def _batch_by_passes(block: Counts) -> float | None:
-    """Log of the mean batch, requests per decode pass; never below one request."""
+    """Returns the log of the mean batch, requests per decode pass; at least one request."""
     return math.log(max(1.0, block.steps / block.passes)) if block.steps and block.passes else None
 
 
 def _batch_by_time(block: Counts) -> float | None:
-    """Log of the mean batch while there is one: with a mean of c requests that come independently, c ÷ (1 − e^−c)."""
+    """Returns the log of the mean batch while it is not empty. With a mean of c independent requests that batch is c ÷ (1 − e^−c)."""
     if not block.decode_seconds or block.seconds <= 0:
         return None
     mean = block.decode_seconds / block.seconds

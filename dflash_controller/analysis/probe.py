@@ -1,9 +1,10 @@
-"""The operator's own prompts, paired: the same greedy prompts to one candidate pod and one reference pod.
+"""Paired probe: the operator sends the same greedy prompts to one candidate pod and one reference pod.
 
-Pairing removes what prompts differ by, which is most of the spread, so 64 prompts tell more than hundreds of users' requests. The probe is
-one experiment looked at once, when both runs are complete; its bounds are Student's, not time-uniform.
+Pairing removes the differences between prompts, which are most of the spread, so 64 prompts tell more than hundreds of users' requests. The
+probe is one experiment that is evaluated once, when both runs are complete. Its bounds are Student's, not time-uniform.
 
-It is small beside traffic: it may decide a metric that traffic leaves open, and never overrules an estimate of traffic that contradicts it.
+The probe is small compared with traffic. It may decide a metric that traffic leaves open, but never overrules an estimate of traffic that
+contradicts it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _Pair = tuple[Answer, Answer]
 
 
 def pairs(evidence: Evidence) -> tuple[_Pair, ...] | None:
-    """Candidate's and reference's answer to each prompt both answered; None without two runs of the same prompts."""
+    """Returns the candidate's and the reference's answer to each prompt that both answered; None without two runs of the same prompts."""
     if evidence.probe is None or evidence.probe[0].prompts != evidence.probe[1].prompts:
         return None
     new, old = evidence.probe
@@ -34,12 +35,12 @@ def pairs(evidence: Evidence) -> tuple[_Pair, ...] | None:
 
 
 def probe(metric: str, question: AnalysisRequest, gate: Gate, paired: tuple[_Pair, ...]) -> MetricVerdict:
-    """Acceptance length ((tokens - 1) ÷ steps) or per-token speed ((tokens - 1) ÷ seconds, at the probe's concurrency) of the pairs.
+    """Judges acceptance length ((tokens - 1) ÷ steps) or per-token speed ((tokens - 1) ÷ seconds, at the probe's concurrency) of the pairs.
 
-    The first token comes with the prompt's own pass: it belongs to no verify step, and time is counted from it.
+    The first token comes with the prefill of the prompt. It belongs to no verify step, and time is counted from it.
 
-    One pod per side answers. The drafter's acceptance of given prompts does not depend on the pod. Speed does: a pass says that the
-    candidate is no slower on these two, and a failure must exceed what two replicas of one revision may differ by (5 % each).
+    One pod per side answers. The drafter's acceptance of given prompts does not depend on the pod, but speed does. A pass says that the
+    candidate is no slower on these two pods. A failure must exceed the possible difference of two replicas of one revision (5 % each).
     """
     rows = [
         (new.tokens - 1.0, new_below, old.tokens - 1.0, old_below)
@@ -73,10 +74,10 @@ def probe(metric: str, question: AnalysisRequest, gate: Gate, paired: tuple[_Pai
 
 
 def same_text(question: AnalysisRequest, paired: Iterable[_Pair]) -> MetricVerdict:
-    """Share of prompts, in percent, on which the two answered differently.
+    """Judges the share of prompts, in percent, that the two sides answered differently.
 
-    A drafter must not change the text, but where two tokens are (almost) equally likely, rounding that depends on the batch decides, and
-    no two runs need agree. Such a tie shows in one engine already: asked again, it does not repeat itself. These prompts are left out.
+    A drafter must not change the text. But if two tokens are (almost) equally likely, rounding that depends on the batch decides, and two
+    runs need not agree. Such a tie also shows within one engine: asked again, it gives a different answer. These prompts are left out.
     """
     comparable = [(new, old) for new, old in paired if new.repeats is not False and old.repeats is not False]
     count, limit = float(len(comparable)), question.max_mismatch_percent

@@ -9,16 +9,16 @@ from typing import Any
 from dflash_controller.model.counters import Answer, ProbeRun
 
 LIMIT_BYTES = 16 * 1024
-"""All annotations of an object share 256 KiB, and the object is listed with every other revision."""
+"""Maximum bytes of one run. All annotations of an object share 256 KiB, and the object is listed with every other revision."""
 MAX_PROMPTS = 1024
-"""As ``spec.rollout.probe.prompts`` allows."""
+"""Maximum of ``spec.rollout.probe.prompts``."""
 
 
 def to_json(run: ProbeRun) -> str:
-    """The run in at most ``LIMIT_BYTES``.
+    """Returns the run in at most ``LIMIT_BYTES``.
 
-    An answer is ``[tokens, steps, seconds, text, repeats]``, null where there was none. Of a run that is too long the first answers are
-    kept and the others read back as not answered, so that it still pairs by position with a run of the same prompts.
+    An answer is ``[tokens, steps, seconds, text, repeats]``, or null if there was none. If a run is too long, its first answers are kept
+    and the others read back as not answered. The run still pairs by position with a run of the same prompts.
     """
     head = {"revision": run.revision, "prompts": run.prompts, "at": round(run.finished_at_s), "count": len(run.answers)}
     rows = [json.dumps(None if answer is None else _row(answer), separators=(",", ":")) for answer in run.answers]
@@ -42,7 +42,7 @@ def _row(answer: Answer) -> list[Any]:
 
 
 def from_json(text: str) -> ProbeRun:
-    """The run that ``to_json`` wrote. Raises ValueError for anything else: annotations can be edited by hand."""
+    """Returns the run that ``to_json`` wrote. Raises ValueError for anything else, because annotations can be edited by hand."""
     try:
         data = json.loads(text)
         rows, count = data["answers"], data["count"]

@@ -1,4 +1,4 @@
-"""Whether both sides get the same kind of requests, without which their metrics say nothing about the drafter."""
+"""Checks whether both sides get the same kind of requests. Otherwise their metrics say nothing about the drafter."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dflash_controller.analysis.blocks import Counts, Traffic
 from dflash_controller.analysis.effect_size import effect_size
 
 APART = 0.20
-"""Relative for lengths. For the prefix cache's hit rate a share of the prompt tokens: a relative limit would trip on 1 % against 2 %."""
+"""Maximum difference, relative for lengths. For the hit rate of the prefix cache it is a share of the prompt tokens, because a relative
+limit would trip on 1 % against 2 %."""
 _ERRORS = 2.0
-"""Lengths vary more from request to request than acceptance does, so a difference must also be so many standard errors large."""
+"""Minimum difference in standard errors. Lengths vary more from request to request than acceptance does."""
 
 
 def difference(traffic: Traffic) -> str | None:
-    """In words, the first of prefix-hit rate, prompt length and output length that is more than 20 % apart; None where none is."""
+    """Returns, in words, the first of prefix-hit rate, prompt length and output length that differs by more than 20 %; None if none
+    does."""
     hits = [_share(side.total("cached_tokens"), side.total("prompt_tokens")) for side in (traffic.candidate, traffic.stable)]
     new, old = hits
     if new is not None and old is not None and abs(new - old) > APART:

@@ -1,4 +1,4 @@
-"""What a candidate is asked, and the answer."""
+"""The question that the analysis gets about a candidate, and its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dflash_controller.model.prediction import Prediction
 
 
 class Outcome(StrEnum):
-    """Of one metric. Absent is never zero: what cannot be measured is Inconclusive, a source that fails is Error."""
+    """Outcome of one metric. A missing value is never zero: a metric that cannot be measured is Inconclusive, a source that fails is
+    Error."""
 
     SUCCESSFUL = "Successful"
     FAILED = "Failed"
@@ -32,7 +33,8 @@ class AnalysisDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """One metric, as ``status.rollout.analysis`` shows it. ``candidate``, ``stable`` and ``limit`` are in the metric's own unit."""
+    """The verdict on one metric, as ``status.rollout.analysis`` shows it. ``candidate``, ``stable`` and ``limit`` have the metric's own
+    unit."""
 
     metric: str
     outcome: Outcome
@@ -43,34 +45,34 @@ class MetricVerdict:
     samples: float | None = None
     stable_samples: float | None = None
     age_s: float | None = None
-    """Age of the newest input."""
+    """Age of the newest input in seconds."""
     gates: bool = True
-    """False: shown, but decides nothing for this change."""
+    """False: the metric is shown but decides nothing for this change."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisRequest:
-    """What changed from stable to candidate, and the rules in force. Speculation is told by the largest block size: 1 drafts nothing."""
+    """The change from stable to candidate, and the active rules. The largest block size says whether a side drafts: 1 drafts nothing."""
 
     gates: Mapping[str, Gate]
-    """Gates that decide, by metric: those that mean something for this change and are enabled."""
+    """Gates that decide, by metric: those that are meaningful for this change and enabled."""
     text_gates: bool
-    """A different text fails the candidate (the probe is enabled and nothing but the drafter or its block size changed)."""
+    """A different text fails the candidate: the probe is enabled, and only the drafter or its block size changed."""
     max_mismatch_percent: float
     candidate_block: int
     stable_block: int
     concurrent: bool
-    """The two serve at the same time. False: with one replica and no surge, only before and after can be compared."""
+    """Both serve at the same time. False: with one replica and no surge, only before and after can be compared."""
     warm_up_s: float
-    """The candidate's first seconds are left out: graphs and kernels are still being compiled."""
+    """Seconds at the candidate's start that are left out, because graphs and kernels are still being compiled."""
     promise: Prediction | None = None
-    """Given where the tuner chose the candidate for the load that is there. Users' traffic alone then tells its speed: the probe sends one
-    prompt at a time, and what is faster so may be slower under load."""
+    """Set if the tuner chose the candidate for the current load. Then only users' traffic decides its speed: the probe sends one prompt at
+    a time, and a candidate that is faster there may be slower under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``message`` says in a sentence why."""
+    """The decision on a candidate. ``message`` says why in one sentence."""
 
     decision: AnalysisDecision
     reason: Reason
