@@ -1,1 +1,1 @@
-"""Recording rules, alerts and dashboards, written in Python; what they generate is committed and checked against drift."""
+"""Recording rules, alerts and dashboards, written in Python. The generated files are committed and checked for drift."""

@@ -1,4 +1,4 @@
-"""The type of an alert, and text that several alerts share. Pure."""
+"""The type of an alert, and text shared by several alerts. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal
 from monitoring.links import runbook
 
 Severity = Literal["critical", "warning", "info"]
-"""Severities as Alertmanager's usual routes use them: a page, a ticket for the next working day, information."""
+"""Severities as in Alertmanager's usual routes: a page, a ticket for the next working day, information."""
 
 DEPLOYMENT = "{{ $labels.namespace }}/{{ $labels.deployment }}"
-"""Its name, in annotations."""
+"""Namespace and name of a deployment, for annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +21,26 @@ class Alert:
 
     name: str
     expr: str
-    """PromQL: one series for each thing that is wrong."""
+    """PromQL that returns one series per problem."""
     hold: str
-    """How long it must hold without a gap (``for``)."""
+    """How long ``expr`` must hold without a gap (``for``)."""
     severity: Severity
     summary: str
-    """One sentence: who, what, how much."""
+    """One sentence: what is affected, what happens, how much."""
     description: str
-    """What it means and what the operator does by itself."""
+    """What the alert means and what the operator does by itself."""
     page: str
-    """Name of its runbook."""
+    """Name of the runbook."""
     source: str
-    """Reason for the thresholds and times, and where they come from."""
+    """Reason and source of the thresholds and times."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As in a rule file."""
+        """Returns the alert as in a rule file."""
         annotations = {"summary": self.summary, "description": self.description}
         annotations |= {"threshold": self.source, "runbook_url": runbook(self.page)}
         return {"alert": self.name, "expr": self.expr, "for": self.hold, "labels": {"severity": self.severity}, "annotations": annotations}
 
 
 def group(name: str, alerts: Iterable[Alert]) -> dict[str, Any]:
-    """A group of a rule file."""
+    """Returns a group of a rule file."""
     return {"name": name, "rules": [alert.to_dict() for alert in alerts]}

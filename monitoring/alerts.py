@@ -1,6 +1,6 @@
-"""Every alert. Pure.
+"""All alerts. Pure.
 
-None fires on a healthy system that is idle, scaled to zero, or in a normal rollout: ratios have no value without traffic, series of pods
+None fires on a healthy system that is idle, scaled to zero, or in a normal rollout. Ratios have no value without traffic, series of pods
 end with the pods, and alerts leave a candidate to its rollout.
 """
 
@@ -25,10 +25,10 @@ _GROUPS: Mapping[str, Callable[[], list[Alert]]] = {
 
 
 def alerts() -> list[Alert]:
-    """In the order of the file."""
+    """Returns all alerts in the order of the file."""
     return [alert for alerts_of in _GROUPS.values() for alert in alerts_of()]
 
 
 def groups() -> list[dict[str, Any]]:
-    """Groups of a Prometheus rule file."""
+    """Returns the groups of a Prometheus rule file."""
     return [group(name, alerts_of()) for name, alerts_of in _GROUPS.items()]

@@ -1,6 +1,6 @@
 """Alerts on the operator itself. Pure.
 
-By namespace of the operator's pods: two operators that serve different namespaces each have a leader.
+They are grouped by the namespace of the operator's pods: two operators that serve different namespaces each have a leader.
 """
 
 from __future__ import annotations

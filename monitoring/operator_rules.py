@@ -1,7 +1,7 @@
-"""Recording rules of what the operator exports of each deployment. Pure.
+"""Recording rules for what the operator exports about each deployment. Pure.
 
-The operator's series carry the deployment's namespace. A scrape that sets ``namespace`` to that of the operator's pod renames the label to
-``exported_namespace``; here it gets its name back. Only the leader exports them, and during a handover two replicas may.
+The operator's series have the namespace of the deployment. A scrape that sets ``namespace`` to that of the operator's pod renames this
+label to ``exported_namespace``; these rules restore its name. Only the leader exports the series, but during a handover two replicas may.
 """
 
 from __future__ import annotations

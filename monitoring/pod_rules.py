@@ -1,4 +1,4 @@
-"""Recording rules of single pods: here the two dialects become one. Pure."""
+"""Recording rules of single pods. They map the two dialects to one set of names. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagge
 
 _LABELS = {"deployment": names.LABEL_DEPLOYMENT, "revision": names.LABEL_REVISION, "block_size": names.LABEL_BLOCK_SIZE}
 _TOTALS = (("priority", ""),)
-"""See ``observe.dialect``."""
+"""Selects the totals over all priorities, as ``engines.sglang.metrics`` does."""
 _DRAFTS_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
 def scraped_label(label: str) -> str:
-    """A pod's label as Prometheus writes it: what a label name may not hold becomes an underscore."""
+    """Returns a pod's label as Prometheus writes it: characters that a label name may not contain become underscores."""
     return "".join(char if char.isalnum() else "_" for char in label)
 
 
@@ -21,7 +21,7 @@ DEPLOYMENT_LABEL = scraped_label(names.LABEL_DEPLOYMENT)
 
 
 def rules() -> list[Rule]:
-    """In the order in which they need each other."""
+    """Returns the rules in order: later rules use earlier ones."""
     return [*_pods(), *_speculation(), *_load(), *_requests()]
 
 
@@ -30,12 +30,12 @@ def _rule(what: str, *exprs: str, also: tuple[str, ...] = ()) -> Rule:
 
 
 def _or_zero(engine: str = "") -> str:
-    """0 for every pod (of one engine): a counter that appears with its first increment has not moved before."""
+    """Returns 0 for every pod (of one engine). A counter that appears with its first increment was 0 before."""
     return f'0 * {POD_INFO}{{engine="{engine}"}}' if engine else f"0 * {POD_INFO}"
 
 
 def _info(engine: str) -> str:
-    """One series of a pod first: it has one for each rank, and a label engine of its own."""
+    """Returns one series per pod, because an engine exports one per rank and sets its own label ``engine``."""
     scraped = ("namespace", "pod", *(scraped_label(source) for source in _LABELS.values()))
     expr = f'group by ({listed(scraped)}) ({METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}})'
     for label, source in _LABELS.items():
@@ -57,9 +57,12 @@ def _pods() -> list[Rule]:
 
 
 def _speculation() -> list[Rule]:
-    """vLLM counts drafts and accepted tokens every step. SGLang counts verify steps and generated tokens when a request ends: the tokens of
-    a step are the accepted ones and one more, so accepted = generated - steps (and the first token of a request makes up for its cut last
-    step)."""
+    """Returns the rules for drafts and acceptance.
+
+    vLLM counts drafts and accepted tokens every step. SGLang counts verify steps and generated tokens when a request ends. The tokens of a
+    step are the accepted ones and one more, so accepted = generated - steps. The first token of a request compensates for its last step,
+    which is cut.
+    """
     verify, generated = rate_of("sglang", "verify_steps"), rate_of("sglang", "generated")
     position = tagged(f"{rate_of('vllm', 'accepted_at')} / on (namespace, pod) group_left () ({rate_of('vllm', 'drafts')} > 0)")
     return [
@@ -102,21 +105,27 @@ def _load() -> list[Rule]:
 
 
 def _sglang_decode_seconds() -> str:
-    """What is left of the time of requests without queue and prefill; those two are counted when a request enters, so where far more enter
-    than end the difference means nothing and is no less than 0."""
+    """Returns the decode seconds: the time of requests without queue and prefill.
+
+    SGLang counts queue and prefill when a request enters. If far more requests enter than end, the difference is meaningless, so it is
+    floored at 0.
+    """
     e2e, queue, prefill = (rate_of("sglang", part) for part in ("e2e_seconds", "queue_seconds", "prefill_seconds"))
     return f"clamp_min({e2e} - {queue} - {prefill}, 0)"
 
 
 def _sglang_decode_steps() -> str:
-    """Without speculation every token after a request's first is a step."""
+    """Returns the decode steps. Without speculation every token after a request's first is a step."""
     alone = f"{rate_of('sglang', 'generated')} - {rate_of('sglang', 'requests')}"
     return f"({rate_of('sglang', 'verify_steps')} or ({alone}))"
 
 
 def _concurrency() -> tuple[str, ...]:
-    """As the operator tells it (``observe.dialect``): for vLLM the larger of mean batch and mean over time, which are both too low if
-    anything; for SGLang tokens per pass ÷ tokens per step, the latter from the last hour where no request ended lately."""
+    """Returns the concurrency per engine, measured as the operator does it (``engines.*.metrics``).
+
+    vLLM: the larger of mean batch and mean over time, because both are, if anything, too low. SGLang: tokens per pass ÷ tokens per step;
+    the latter is taken from the last hour if no request ended recently.
+    """
     batch, over_time = quotient(rate_of("vllm", "request_steps"), rate_of("vllm", "steps")), rate_of("vllm", "step_seconds")
     per_pass = tagged(quotient(rate_of("sglang", "tokens"), rate_of("sglang", "passes")))
     length = f'(last_over_time(dflash:pod_acceptance_length{{engine="sglang"}}[1h]) or {POD_INFO}{{engine="sglang",block_size="off"}})'
@@ -128,8 +137,12 @@ def _startup() -> str:
 
 
 def _requests() -> list[Rule]:
-    """Failed: ended by an error or answered by 5xx. vLLM turns the former into the latter unless the answer has begun, so there the larger
-    count; its own count of requests holds those that ended by an error and no others, SGLang's none of them."""
+    """Returns the rules for requests and failed requests.
+
+    A request has failed if it ended by an error or was answered with 5xx. vLLM answers an error with 5xx unless the answer has begun, so
+    the larger count is used. Of the failed requests, vLLM's own count of requests includes only those that ended by an error, and SGLang's
+    includes none.
+    """
     ended, answered = rate_of("vllm", "errors"), rate_of("vllm", "error_answers")
     failed = "dflash:pod_failed_requests:rate2m"
     return [

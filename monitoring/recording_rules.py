@@ -1,23 +1,23 @@
 """Recording rules ``dflash:*``: one set of names for both engines. Pure.
 
-How to read a name: ``dflash:<level>_<what>``, with ``:rate2m`` where it is per second over the last two minutes. Levels and their labels:
+Names have the form ``dflash:<level>_<what>``, with ``:rate2m`` for values per second over the last two minutes. Levels and their labels:
 
 * ``pod``: namespace, pod, deployment, revision, block_size, engine.
 * ``revision``: namespace, deployment, revision, block_size, engine.
 * ``deployment``: namespace, deployment.
 
-``block_size`` is the pods' label: ``16``, ``schedule-16`` or ``off``; ``engine`` is ``sglang`` or ``vllm``. Candidate and stable are told
-apart by joining ``dflash:revision_info`` (namespace, deployment, revision, role)::
+``block_size`` is the pods' label: ``16``, ``schedule-16`` or ``off``. ``engine`` is ``sglang`` or ``vllm``. A join with
+``dflash:revision_info`` (namespace, deployment, revision, role) separates candidate and stable::
 
     dflash:revision_acceptance_length
       * on (namespace, deployment, revision) group_left (role) dflash:revision_info
 
-Acceptance and its kin come from counters only; gauges of speculation freeze while an engine is idle. A quotient has no value while its
-denominator stands still; rates and levels are 0 then. SGLang credits verify steps and generated tokens when a request ends.
+Acceptance and related values come from counters only, because gauges of speculation freeze while an engine is idle. While its denominator
+does not move, a quotient has no value; rates and levels are then 0. SGLang credits verify steps and generated tokens when a request ends.
 
 Prometheus must scrape engine pods with the labels ``namespace`` and ``pod`` and with the pods' own labels
-(``serving_dflash_io_deployment``, ``…_revision``, ``…_block_size``, ``…_role``), as the operator's PodMonitor and the usual ``labelmap`` of
-annotated pods do. Pods without them are left out. It must hold one cluster only.
+(``serving_dflash_io_deployment``, ``…_revision``, ``…_block_size``, ``…_role``). The operator's PodMonitor does so, and so does the usual
+``labelmap`` of annotated pods. Pods without these labels are left out. Prometheus must hold one cluster only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GROUPS = {
     "dflash.history": revision_rules.history_rules,
 }
 _INTERVALS = {"dflash.history": "2m"}
-"""Where it need not be Prometheus' own. Shorter than the 5 min for which a sample can be found."""
+"""Evaluation interval of groups that need not use Prometheus' own. It is shorter than the 5 min for which Prometheus finds a sample."""
 
 MEANINGS = {
     # Pods
@@ -124,14 +124,14 @@ MEANINGS = {
     "dflash:startup_seconds": "The longest that a serving pod took from being made to Ready.",
     "dflash:tuner_input": "A number that its last decision rests on.",
 }
-"""Every rule in words; empty: as one level below. ``:rate2m`` is per second."""
+"""Meaning of every rule; empty: the same as one level below. ``:rate2m`` is per second."""
 
 
 def rules() -> list[Rule]:
-    """Every rule, with the labels of its series (``Rule.keys``)."""
+    """Returns all rules, with the labels of their series (``Rule.keys``)."""
     return [rule for rules_of in _GROUPS.values() for rule in rules_of()]
 
 
 def groups() -> list[dict[str, Any]]:
-    """Groups of a Prometheus rule file. Later groups read earlier ones, at most one evaluation old."""
+    """Returns the groups of a Prometheus rule file. Later groups read earlier ones, which are at most one evaluation old."""
     return [group(name, rules_of(), _INTERVALS.get(name)) for name, rules_of in _GROUPS.items()]

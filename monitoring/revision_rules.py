@@ -1,4 +1,4 @@
-"""Recording rules of revisions and deployments: sums over pods before quotients, so a busy pod weighs more than an idle one. Pure."""
+"""Recording rules of revisions and deployments. Pods are summed before quotients, so a busy pod weighs more than an idle one. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from monitoring.rule import DEPLOYMENT, QUANTILES, REVISION, REVISION_INFO, Rule
 
 TTFT_OBJECTIVE_S = 2.0
 TPOT_OBJECTIVE_S = 0.2
-"""Time to first token and per output token that 99 of 100 requests shall keep: the limits of MLPerf Inference for Llama 2 70B, scenario
-Server (99th percentile at most 2000 ms and 200 ms)."""
+"""Time to first token and per output token, in seconds, that 99 of 100 requests should keep. These are the limits of MLPerf Inference for
+Llama 2 70B, scenario Server (99th percentile at most 2000 ms and 200 ms)."""
 _TTFT_BOUND = '"2|2[.]0|2[.]5"'
 """The bucket next to the objective: SGLang's ends at 2 s, vLLM's at 2.5 s."""
 _TPOT_BOUND = '"0[.]2"'
 
 _SGLANG_TOKENS = Series("token_gap", "sglang:inter_token_latency_seconds_bucket")
-"""Where a release has no time per output token by request (before 0.5.22): one observation per token, streaming requests only."""
+"""Used for releases without a time per output token by request (before 0.5.22). It has one observation per token, for streaming requests
+only."""
 
 
 def rules() -> list[Rule]:
-    """In the order in which they need each other; those of pods come before."""
+    """Returns the rules in order: later rules use earlier ones. The rules of pods come before."""
     return [*_speculation(), *_load(), *_latencies()]
 
 
 def deployment_rules() -> list[Rule]:
-    """In the order in which they need each other; those of revisions come before."""
+    """Returns the rules in order: later rules use earlier ones. The rules of revisions come before."""
     return [*_deployments(), *_objectives()]
 
 
@@ -77,7 +78,7 @@ def _latencies() -> list[Rule]:
         counted = f"{what}_bucket:rate2m"
         found.append(_rule(counted, any_of(*(summed((*REVISION, "le"), tagged(expr)) for expr in exprs)), also=("le",)))
         for quantile in QUANTILES:
-            # Where nothing was observed the quantile is NaN, which no comparison lets through.
+            # Without observations the quantile is NaN; the comparison removes it.
             expr = f"histogram_quantile({quantile}, dflash:revision_{counted}) >= 0"
             found.append(Rule(f"dflash:revision_{what}", expr, (*REVISION, "quantile"), {"quantile": quantile}))
     return found
@@ -104,7 +105,8 @@ def _deployments() -> list[Rule]:
 
 
 def _objectives() -> list[Rule]:
-    """How many were measured, and how many of them came too late. Ratios over hours are taken of these, so pods that are gone count."""
+    """Returns the number of measured requests and the number of slow ones. Ratios over hours use these, so pods that are gone still
+    count."""
     found = []
     for measured, slow, buckets, bound in (
         ("first_tokens", "slow_first_tokens", "dflash:revision_ttft_seconds_bucket:rate2m", _TTFT_BOUND),
@@ -116,7 +118,7 @@ def _objectives() -> list[Rule]:
 
 
 def history_rules() -> list[Rule]:
-    """Of days and weeks. Prometheus need not keep more than a week."""
+    """Returns the rules over days and weeks. Prometheus need not keep more than a week of data."""
     steps, accepted = "dflash:revision_steps:rate2m", "dflash:revision_accepted_tokens:rate2m"
     means = (
         _rule(

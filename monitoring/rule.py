@@ -1,4 +1,4 @@
-"""A recording rule, and the expressions that rules of every level are made of. Pure."""
+"""A recording rule, and the expressions that rules of every level use. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WORKLOAD = ("deployment", "revision", "block_size", "engine")
-"""What a pod is, beside its own namespace and name."""
+"""Labels that identify the workload of a pod, in addition to its namespace and name."""
 POD = ("namespace", "pod", *WORKLOAD)
 REVISION = ("namespace", *WORKLOAD)
 DEPLOYMENT = ("namespace", "deployment")
@@ -25,27 +25,27 @@ class Rule:
     expr: str
     """PromQL."""
     keys: tuple[str, ...]
-    """Labels of its series."""
+    """Labels of the rule's series."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels it sets; part of ``keys``."""
+    """Labels that the rule sets; they are part of ``keys``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As in a rule file."""
+        """Returns the rule as in a rule file."""
         return {"record": self.record, "expr": self.expr} | ({"labels": dict(self.labels)} if self.labels else {})
 
 
 def group(name: str, rules: Iterable[Rule], interval: str | None = None) -> dict[str, Any]:
-    """A group of a rule file; Prometheus works through it in order, every ``interval`` (by default its own)."""
+    """Returns a group of a rule file. Prometheus evaluates it in order, every ``interval`` (by default Prometheus' own)."""
     return {"name": name} | ({"interval": interval} if interval else {}) | {"rules": [rule.to_dict() for rule in rules]}
 
 
 def listed(labels: Iterable[str]) -> str:
-    """Labels as in a ``by`` clause."""
+    """Returns labels as in a ``by`` clause."""
     return ", ".join(labels)
 
 
 def tagged(expr: str) -> str:
-    """A figure per pod with the labels that tell what the pod is; pods that belong to no DFlashDeployment drop out."""
+    """Returns a figure per pod with the labels of the pod's workload. Pods that belong to no DFlashDeployment are left out."""
     return f"({expr}) * on (namespace, pod) group_left ({listed(WORKLOAD)}) {POD_INFO}"
 
 
@@ -54,10 +54,10 @@ def summed(level: tuple[str, ...], expr: str) -> str:
 
 
 def quotient(above: str, below: str) -> str:
-    """Without a value while ``below`` stands still."""
+    """Returns a quotient that has no value while ``below`` is 0."""
     return f"{above} / ({below} > 0)"
 
 
 def any_of(*exprs: str) -> str:
-    """The first that has a value, series by series."""
+    """Returns the first expression that has a value, series by series."""
     return "\nor\n".join(exprs)

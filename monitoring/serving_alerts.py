@@ -1,4 +1,4 @@
-"""Alerts on the service that users get, and on the metrics needed to see it. Pure."""
+"""Alerts on the service that users get, and on the metrics that show it. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from monitoring.revision_rules import TPOT_OBJECTIVE_S, TTFT_OBJECTIVE_S
 from monitoring.rule import summed
 
 _ALLOWED = 0.01
-"""Share of the requests that may be slow: the objectives are for the 99th percentile."""
+"""Share of the requests that may be slow: the objectives apply to the 99th percentile."""
 _BURNS = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
-"""Long window, short window, burn rate: 2 % of a month's error budget in an hour, 5 % in six (Site Reliability Workbook, chapter 5)."""
+"""Long window, short window, burn rate: 2 % of a month's error budget in one hour, 5 % in six (Site Reliability Workbook, chapter 5)."""
 _SAMPLES = 100
 """Minimum requests, as for a rollout (minSamples of ttft and latency)."""
 _BURN_SOURCE = (
@@ -22,7 +22,7 @@ _BURN_SOURCE = (
 
 
 _BLIND = "MetricsMissing|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
-"""Reasons of MetricsAvailable that are failures; NoPods is not one."""
+"""Reasons of MetricsAvailable that are failures; NoPods is none."""
 
 
 def latency() -> list[Alert]:

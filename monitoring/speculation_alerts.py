@@ -8,7 +8,7 @@ from monitoring.alert import DEPLOYMENT, Alert
 from monitoring.rule import REVISION_INFO
 
 _SHORT_BLOCK = 4
-"""Block size from which a collapsed drafter looks the same as at any longer block (``drafter_health.limits``)."""
+"""Block size from which a collapsed drafter looks the same at every longer block (``drafter_health.limits``)."""
 _BUSY = f"300 * avg_over_time(dflash:revision_steps:rate2m[5m]) >= {TELL_STEPS}"
 _NO_CANDIDATE = f'unless on (namespace, deployment, revision) {REVISION_INFO}{{role="candidate"}}'
 _STABLE = (

@@ -45,7 +45,7 @@ class Event:
 
 
 class _Annotation(models.AnnotationQuery):
-    """An annotation with the two fields that Grafana's Prometheus source reads and the SDK lacks."""
+    """An annotation with the two fields that Grafana's Prometheus source reads but the SDK lacks."""
 
     def __init__(self, event: Event) -> None:
         super().__init__(event.name, DATASOURCE, icon_color=event.color, expr=event.expr)
@@ -209,7 +209,7 @@ def dashboard(
 
 
 def rendered(built: models.Dashboard) -> str:
-    """The JSON that Grafana imports."""
+    """Returns the JSON that Grafana imports."""
     return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 

@@ -14,7 +14,7 @@ _GOOD_IF_ZERO = [(None, "green"), (1.0, "orange")]
 
 
 def fleet() -> models.Dashboard:
-    """Tokens, latency, queues, errors and state of all deployments of both engines."""
+    """Returns the dashboard: tokens, latency, queues, errors and state of all deployments of both engines."""
     return dashboard(
         UID,
         "DFlash / Fleet",

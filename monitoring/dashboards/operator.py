@@ -1,4 +1,4 @@
-"""Operator: whether it is healthy, keeps up, and hears the API server. Pure."""
+"""Operator: whether it is healthy, keeps up, and reaches the API server. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE = "[$__rate_interval]"
 
 
 def operator() -> models.Dashboard:
-    """Leader, reconciles, work queue, requests to the API server, watches, and the process itself."""
+    """Returns the dashboard: leader, reconciles, work queue, requests to the API server, watches, and the process itself."""
     return dashboard(
         UID,
         "DFlash / Operator",

@@ -1,4 +1,4 @@
-"""Every query of the dashboards' JSON, with its variables filled in: for tests against a real Prometheus, and for pictures. Pure."""
+"""All queries of the dashboards' JSON, with their variables filled in, for tests against a real Prometheus and for pictures. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")
-"""Of Grafana; ``$1`` is a group of ``label_replace``."""
+"""A variable of Grafana. ``$1`` is no variable but a group of ``label_replace``."""
 _LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 EMPTY_BY_NATURE: Mapping[tuple[str, str], str] = {
@@ -31,7 +31,7 @@ OF_ONE_ENGINE: Mapping[tuple[str, str], tuple[str, str]] = {
     ("dflash-speculation", "Acceptance by position"): ("vllm", "SGLang has no such series"),
     ("dflash-startup", "Phases of a start"): ("sglang", "vLLM has no such series"),
 }
-"""By dashboard and panel: the only engine that exports what the panel shows, and why the other is missing; the empty panel says so."""
+"""By dashboard and panel: the only engine that exports the panel's data, and why the other does not. The empty panel says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class PanelQuery:
     """One query of a panel, an annotation or a variable."""
 
     dashboard: str
-    """Uid."""
+    """Uid of the dashboard."""
     panel: str
-    """Title; ``annotation NAME`` or ``variable NAME`` for those."""
+    """Title of the panel; ``annotation NAME`` or ``variable NAME`` for those."""
     ref: str
     expr: str
-    """With variables."""
+    """PromQL with variables."""
     legend: str
     instant: bool
     kind: str
     """Type of the panel; ``annotation`` or ``variable``."""
     labels: frozenset[str]
-    """Labels that every series of the result must have: those in its legend, or shown by a table."""
+    """Labels that every series of the result must have: the ones in its legend or shown by a table."""
 
     def filled(self, values: Mapping[str, str]) -> str:
         """Returns the query with its variables filled in. Raises KeyError if ``values`` lacks one."""

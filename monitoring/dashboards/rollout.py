@@ -14,7 +14,7 @@ SIDES = "{{deployment}} {{role}} {{revision}}"
 
 
 def rollout() -> models.Dashboard:
-    """Phase, verdicts, candidate beside stable, traffic on the candidate, history."""
+    """Returns the dashboard: phase, verdicts, candidate beside stable, traffic on the candidate, history."""
     return dashboard(
         UID,
         "DFlash / Rollout",

@@ -33,7 +33,7 @@ def decisions() -> list[Event]:
 
 
 def speculation() -> models.Dashboard:
-    """Acceptance, its cost and its gain, stable beside candidate."""
+    """Returns the dashboard: acceptance, its cost and its gain, stable beside candidate."""
     return dashboard(
         UID,
         "DFlash / Speculation",

@@ -15,7 +15,7 @@ NO_PHASES = "SGLang 0.5.17 and later export their phases; vLLM does not"
 
 
 def startup() -> models.Dashboard:
-    """Pods that do not answer yet, phases of a start, the preparation of rollouts."""
+    """Returns the dashboard: pods that do not answer yet, phases of a start, the preparation of rollouts."""
     return dashboard(
         UID,
         "DFlash / Start-up and weights",
@@ -27,18 +27,18 @@ def startup() -> models.Dashboard:
 
 
 def scraped() -> str:
-    """``up`` of engine pods, whether they answer yet or not."""
+    """Returns the query for ``up`` of engine pods, whether they answer yet or not."""
     return f'up{{namespace=~"$namespace", {DEPLOYMENT_LABEL}=~"$deployment"}}'
 
 
 def answers() -> str:
-    """1 or 0 per engine pod, by deployment; a pod that two jobs scrape answers if it answers one."""
+    """Returns the query for 1 or 0 per engine pod, by deployment. A pod that two jobs scrape answers if it answers one."""
     named = f'label_replace({scraped()}, "deployment", "$1", "{DEPLOYMENT_LABEL}", "(.*)")'
     return f"max by ({BY}, pod) ({named})"
 
 
 def seconds_unanswered() -> str:
-    """Within the range shown, per pod."""
+    """Returns the query for the seconds without an answer per pod, within the range shown."""
     return f"sum_over_time((1 - ({answers()}))[$__range:{STEP_S}s]) * {STEP_S}"
 
 

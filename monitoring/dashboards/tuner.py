@@ -12,11 +12,11 @@ from monitoring.dashboards.speculation import MEASURED_SPEED, NO_TUNER, decision
 
 UID = "dflash-tuner"
 LATEST = "$__range"
-"""How far back a number of the tuner may lie: it exports none while a rollout freezes it."""
+"""Time range in which the latest number of the tuner is searched: it exports none while a rollout freezes it."""
 
 
 def tuner() -> models.Dashboard:
-    """State, recommended and active block size, inputs, switching cost, predicted and measured speed."""
+    """Returns the dashboard: state, recommended and active block size, inputs, switching cost, predicted and measured speed."""
     return dashboard(
         UID,
         "DFlash / Tuner",
