@@ -1,15 +1,16 @@
-"""``python -m hack.chart_reference CHART``: renew what a chart says of its values, in README.md and values.schema.json,
-and the releases that its templates check against, in files/oldest_releases.yaml.
+"""``python -m hack.chart_reference CHART`` rewrites what is generated in a chart.
 
-``values.yaml`` explains each value by a comment that begins with ``# --`` above it, and a section by a line ``## Title``. From these come
+These are the descriptions of its values in README.md and values.schema.json, and the releases that its templates check against, in
+files/oldest_releases.yaml. ``values.yaml`` explains each value by a comment above it that begins with ``# --``, and a section by a line
+``## Title``. They produce
 
-- in README.md, what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``: ``values``, and ``settings`` from the operator's own;
+- in README.md, the text between ``<!-- generated: NAME -->`` and ``<!-- end -->``: ``values``, and ``settings`` from the operator's own;
 - in values.schema.json, every ``description``, what is ``required``, the properties of ``settings``, and the Kubernetes types that the
-  schema refers to as ``#/definitions/Toleration`` and the like, so that a misspelt field of a toleration is refused as a misspelt value is.
+  schema refers to as ``#/definitions/Toleration`` and the like. A misspelt field of a toleration is then refused like a misspelt value.
 
-The names that ``prometheusRule.disabledAlerts`` may hold are those of the alerts in the chart's files/rules.
+``prometheusRule.disabledAlerts`` may hold the names of the alerts in the chart's files/rules.
 
-The rest of README.md and values.schema.json is written by hand. A test fails where a file is not what this command makes of it.
+The rest of README.md and values.schema.json is written by hand. A test fails if a file differs from the output of this command.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from dflash_controller.runtime.settings import PREFIX, Settings
 from hack.docs_tables import renewed as renewed_docs
 
 KUBERNETES = "1.35"
-"""Release whose types the schema holds."""
+"""Kubernetes release whose types the schema contains."""
 ELSEWHERE = frozenset({"namespaces", "http_host", "http_port", "lease_namespace", "pod_name"})
-"""Settings that are not below ``settings``, and neither are Prometheus': the chart has other values for them, or the pod knows them."""
+"""Settings that are not below ``settings``, in addition to Prometheus' settings. The chart has other values for them, or the pod knows
+them."""
 
 DEFAULTS = {"lease_name": ("", "Name of the Lease by which a leader is elected; absent: the full name of the release.")}
-"""Where the chart decides otherwise than the operator: default and meaning."""
+"""Default and meaning of settings for which the chart differs from the operator."""
 
 REFINED: Mapping[str, Mapping[str, Any]] = {
     **{f"{engine}_image": {"pattern": r"^$|\{version\}"} for engine in ("sglang", "vllm")},
@@ -47,7 +49,7 @@ REFINED: Mapping[str, Mapping[str, Any]] = {
     "allowed_host_paths": {"items": {"type": "string", "pattern": r"^(/(\.?|\.?[^./,][^/,]*|\.\.[^/,]+))+$"}},
     "lease_name": {"maxLength": 253, "pattern": r"^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"},
 }
-"""What the operator checks by code, as far as a pattern can say it: no part of a path is ``..``, and a comma would part it in two."""
+"""Checks of the operator's code, as far as a pattern can express them: no part of a path is ``..``, and a comma would split the path."""
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _KEY = re.compile(r"( *)([\w-]+):")
@@ -56,17 +58,17 @@ _PACKAGES = ("api.core.v1", "api.apps.v1", "api.networking.v1", "apimachinery.pk
 _VOLUMES = frozenset(
     {"name", "configMap", "csi", "downwardAPI", "emptyDir", "hostPath", "image", "nfs", "persistentVolumeClaim", "projected", "secret"}
 )
-"""Sources of a volume that make sense here; the others are deprecated, or would bring the types of half of Kubernetes."""
+"""Volume sources that make sense here. The others are deprecated or would add the types of half of Kubernetes."""
 _UNIONS = {"IntOrString": ["string", "integer"], "Quantity": ["string", "number"]}
 
 
 class ChartError(Exception):
-    """values.yaml and values.schema.json do not fit each other, or a value has no comment."""
+    """values.yaml and values.schema.json do not match, or a value has no comment."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """One documented value: where it is, what it is by default, what it means, and the section it stands in."""
+    """One documented value: its path, default, meaning and section."""
 
     path: tuple[str, ...]
     default: Any
@@ -75,7 +77,8 @@ class Value:
 
 
 def values(text: str) -> list[Value]:
-    """The documented values of a values.yaml, in its order. ChartError where a value has no comment, on itself or on what it is in."""
+    """Returns the documented values of a values.yaml, in its order. Raises ChartError if neither a value nor one of its parents has a
+    comment."""
     defaults = yaml.safe_load(text)
     found: list[Value] = []
     path: list[str] = []
@@ -120,7 +123,7 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One value below ``settings``: its name there, the default and meaning as docs/reference/operator.md has them, and its schema."""
+    """One value below ``settings``: its name, its default and meaning as in docs/reference/operator.md, and its schema."""
 
     name: str
     default: str
@@ -129,7 +132,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """What ``settings`` may hold."""
+    """Returns all values of ``settings``."""
     properties = Settings.model_json_schema()["properties"]
     rows = {
         name.lower(): (default, meaning)
@@ -158,10 +161,10 @@ def _setting_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def schema(current: Mapping[str, Any], documented: Sequence[Value], alerts: Sequence[str]) -> dict[str, Any]:
-    """The schema with its generated parts made anew. ChartError where a documented value has no place in it.
+    """Returns the schema with its generated parts rewritten. Raises ChartError if a documented value has no place in it.
 
-    ``alerts``: the names of the chart's alerts. A section, and a value that is not empty by default, is required: Helm takes a null, as it
-    stands where all fields of a section are commented out, for the wish to have the default removed.
+    ``alerts`` are the names of the chart's alerts. A section is required, and so is a value that is not empty by default. A section whose
+    fields are all commented out is null, and Helm takes a null as a request to remove the default.
     """
     new: dict[str, Any] = json.loads(json.dumps(current))
     new["properties"]["settings"]["properties"] = {one.name: {"description": one.meaning, **one.schema} for one in settings()}
@@ -197,13 +200,14 @@ def _require(node: dict[str, Any], documented: Sequence[Value]) -> None:
 
 
 def alert_names(chart: Path) -> list[str]:
-    """The alerts in files/rules of a chart, sorted."""
+    """Returns the names of the alerts in files/rules of a chart, sorted."""
     documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted((chart / "files" / "rules").glob("*.yaml"))]
     return sorted({rule["alert"] for document in documents for group in document["groups"] for rule in group["rules"] if "alert" in rule})
 
 
 def _kubernetes_types(node: Any) -> dict[str, Any]:
-    """Definitions of the types a schema refers to, and of those they refer to, by name. Names of Kubernetes types begin with a capital."""
+    """Returns by name the definitions of the types a schema refers to, and of the types they refer to. Names of Kubernetes types begin with
+    a capital."""
     found: dict[str, Any] = {}
     missing = _references(node)
     while missing:
@@ -234,7 +238,7 @@ def _definition(name: str) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """Without texts and extensions, and without null: Helm takes a null for the absence of the value."""
+    """Returns a node without texts, extensions and null: Helm takes a null as a missing value."""
     if isinstance(node, list):
         return [_plain(value) for value in node]
     if not isinstance(node, dict):
@@ -259,7 +263,7 @@ def _kubernetes() -> Mapping[str, Any]:
 
 
 def schema_text(content: Mapping[str, Any]) -> str:
-    """As it lies in the file: the part written by hand is indented, a definition takes one line."""
+    """Returns the text of the file. The part written by hand is indented; a definition takes one line."""
     definitions = ",\n".join(
         f"    {json.dumps(name)}: {json.dumps(node, ensure_ascii=False)}" for name, node in content["definitions"].items()
     )
@@ -271,7 +275,7 @@ def schema_text(content: Mapping[str, Any]) -> str:
 
 
 def readme(text: str, documented: Sequence[Value]) -> str:
-    """The README with its generated blocks made anew. KeyError for a block of an unknown name."""
+    """Returns the README with its generated blocks rewritten. Raises KeyError for an unknown block name."""
     blocks = {"values": _values_tables(documented), "settings": _settings_table()}
     return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[3]}", text)
 
@@ -299,13 +303,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def oldest_releases() -> str:
-    """The oldest release that each setting of an engine's version may name, as YAML."""
+    """Returns the oldest release allowed for each engine version setting, as YAML."""
     lines = [f'{engine}Version: "{releases.floor}"' for engine, releases in TABLE.items()]
     return "\n".join(["# Generated by make chart.", *lines]) + "\n"
 
 
 def renewed(chart: Path) -> dict[Path, str]:
-    """What README.md, values.schema.json and files/oldest_releases.yaml of a chart should hold, by path."""
+    """Returns the expected README.md, values.schema.json and files/oldest_releases.yaml of a chart, by path."""
     documented = values((chart / "values.yaml").read_text(encoding="utf-8"))
     schema_file, readme_file = chart / "values.schema.json", chart / "README.md"
     return {
@@ -316,7 +320,7 @@ def renewed(chart: Path) -> dict[Path, str]:
 
 
 def main(charts: Sequence[str]) -> None:
-    """Rewrite these files of every chart."""
+    """Rewrites these files of every chart."""
     for chart in map(Path, charts):
         for file, text in renewed(chart).items():
             file.write_text(text, encoding="utf-8")

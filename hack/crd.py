@@ -1,4 +1,4 @@
-"""``python -m hack.crd [FILE ...]``: print the CustomResourceDefinition, or write it to the files given."""
+"""``python -m hack.crd [FILE ...]`` prints the CustomResourceDefinition, or writes it to the given files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dflash_controller.engines import ENGINES
 
 
 def definition() -> str:
-    """The CustomResourceDefinition of this release, as YAML text."""
+    """Returns the CustomResourceDefinition of this release as YAML text."""
     return render({name: engine.owned_flags() for name, engine in ENGINES.items()})
 
 
 def main(files: Sequence[str]) -> None:
-    """Write it to every file, or to standard output where none is given."""
+    """Writes the definition to every file, or to standard output if no file is given."""
     text = definition()
     for file in files:
         Path(file).write_text(text, encoding="utf-8")

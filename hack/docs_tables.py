@@ -1,7 +1,7 @@
-"""``python -m hack.docs_tables FILE ...``: renew the generated tables of the documentation.
+"""``python -m hack.docs_tables FILE ...`` rewrites the generated tables of the documentation.
 
-A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is around it is written by hand. The tables come from the
-types, the reasons and the settings themselves, and a test fails where a file is not what this command makes of it.
+A table is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the text around it is written by hand. The tables come from the types,
+the reasons and the settings themselves. A test fails if a file differs from the output of this command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = tuple[str, ...]
 
 
 def renewed(text: str) -> str:
-    """The text with every generated block made anew. Raises KeyError for a block of an unknown name."""
+    """Returns the text with every generated block rewritten. Raises KeyError for an unknown block name."""
     return _BLOCK.sub(lambda match: f"{match[1]}{_GENERATORS[match[2]]()}{match[3]}", text)
 
 
@@ -74,7 +74,7 @@ def _columns() -> str:
 
 
 def _leaves(node: Schema, path: str) -> Iterator[tuple[str, str, str]]:
-    """Path, type and meaning of every leaf; an object on the way speaks through its leaves."""
+    """Yields path, type and meaning of every leaf. Objects in between have no row of their own."""
     many = node.get("type") == "array"
     inner: Mapping[str, Any] = node["items"] if many else node
     if "properties" not in inner:
@@ -99,7 +99,7 @@ def _type(node: Schema) -> str:
 
 
 def _without_class(description: str) -> str:
-    """The class has a column of its own."""
+    """Returns the description without its class, which has a column of its own."""
     for text in CLASS_TEXT.values():
         description = description.removesuffix(text)
     return description.strip()
@@ -127,7 +127,7 @@ def _reason_table(chosen: set[Reason]) -> str:
 
 
 def _raised() -> set[Reason]:
-    """Reasons that some code gives, told from the package's own source."""
+    """Returns the reasons that the package's source uses."""
     package = Path(inspect.getfile(dflash_controller)).parent
     ours = (package / "api" / "conditions.py", Path(__file__))
     text = "\n".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py") if file not in ours)
@@ -187,7 +187,7 @@ def _default(value: Any) -> str:
 
 
 def _attribute_docs(cls: type) -> dict[str, str]:
-    """The texts that stand below the attributes of a class."""
+    """Returns the docstrings below the attributes of a class."""
     [definition] = ast.parse(inspect.getsource(cls)).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
@@ -218,7 +218,7 @@ _GENERATORS: Mapping[str, Callable[[], str]] = {
 
 
 def main(files: Sequence[str]) -> None:
-    """Rewrite each file."""
+    """Rewrites each file."""
     for file in map(Path, files):
         file.write_text(renewed(file.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,10 +1,10 @@
-"""``python -m hack.models_chart``: renew what the chart says of its values, in README.md and values.schema.json.
+"""``python -m hack.models_chart`` rewrites the descriptions of the chart's values in README.md and values.schema.json.
 
-The schema of ``spec`` is made from the types of which the CustomResourceDefinition is made. It differs from that in what merging needs:
-a field may be missing, as the defaults may have it, and null, which removes a default. Lists are not merged, so their items are checked
-as they stand. The definition's rules (CEL) have no place in a values schema: those the API server checks.
+The schema of ``spec`` is made from the same types as the CustomResourceDefinition. It differs because values are merged. A field may be
+missing, because the defaults may have it. A field may be null, which removes a default. Lists are not merged, so their items are checked as
+they are. A values schema has no place for the definition's rules (CEL); the API server checks them.
 
-Texts come from the comments in values.yaml. A test fails where a file is not what this command makes of it.
+Texts come from the comments in values.yaml. A test fails if a file differs from the output of this command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Schema = dict[str, Any]
 
 
 def schema(meanings: Mapping[tuple[str, ...], str]) -> Schema:
-    """The values schema. ``meanings``: what values.yaml says of a value, by its path."""
+    """Returns the values schema. ``meanings`` holds the text of values.yaml for each value, by path."""
     spec = partial(structural(Spec))
     model = {key: value for key, value in spec["properties"]["target"]["properties"]["model"].items() if key != "description"}
     parts = {name: {"$ref": f"#/definitions/{name}"} for name in ("labels", "annotations", "spec")}
@@ -68,7 +68,8 @@ def schema(meanings: Mapping[tuple[str, ...], str]) -> Schema:
 
 
 def partial(node: Mapping[str, Any], *, merged: bool = True) -> Schema:
-    """A node of the definition's schema as a values schema. ``merged``: it is not in a list, so it may be in part, or null."""
+    """Returns a node of the definition's schema as a values schema. ``merged``: the node is not in a list, so it may be incomplete or
+    null."""
     kept: Schema = {key: node[key] for key in _FROM_TYPES if key in node}
     types = ["integer", "string"] if node.get("x-kubernetes-int-or-string") else [node["type"]]
     types += ["null"] if merged else []
@@ -91,7 +92,7 @@ def _closed(properties: Schema) -> Schema:
 
 
 def renewed() -> dict[Path, str]:
-    """What README.md and values.schema.json should hold, by path."""
+    """Returns the expected content of README.md and values.schema.json, by path."""
     documented = values((CHART / "values.yaml").read_text(encoding="utf-8"))
     made = schema({value.path: value.meaning for value in documented})
     readme_file = CHART / "README.md"

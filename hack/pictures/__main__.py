@@ -1,6 +1,7 @@
-"""``python -m hack.pictures``: a picture of each dashboard for docs/dashboards/, from the real results of its queries.
+"""``python -m hack.pictures`` draws each dashboard for docs/dashboards/ from the real results of its queries.
 
-About eight minutes on the test bed: low and high load, a block size that follows, a good drafter and a broken one, then every query.
+It takes about eight minutes on the test bed: low and high load, a block size that follows, a good drafter and a broken one, then every
+query.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from testbed.simulator_process import SimulatorProcess
 STARTUP_S = 6.0
 MODES = {"chat": "Auto", "code": "Advise"}
 LOW, MIDDLE, HIGH = 1, 8, 32
-"""Requests at a time for each replica: block 16 is the best for the first, block 8 for the last."""
+"""Concurrent requests per replica. Block size 16 is best for the first value, 8 for the last."""
 IMPATIENT = {
     metric: gate | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {})
     for metric, gate in each_gate(window="5s", interval="1s").items()
 }
-"""How a candidate is judged: by seconds, so with wide limits."""
+"""Gates that judge a candidate within seconds and so have wide limits."""
 GOOD, BROKEN = "b" * 40, "c" * 40
 STEP_S = 3.0
-"""Size of one cell of the grid in a picture, and how far below the top the grid begins."""
+"""Step in seconds of the range queries for the pictures."""
 _COLORS = 96
 
 
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def play(scene: Scene, simulator: SimulatorProcess) -> None:
-    """What the pictures tell of. Raises TimeoutError where it does not go as it must."""
+    """Runs the events that the pictures show. Raises TimeoutError if one does not happen."""
     with step(f"{LOW} request at a time for each replica"):
         scene.load(LOW)
         scene.wait_series("predictions", "count by (deployment) (dflash:tuner_predicted_tokens_per_second)", 2)
@@ -90,7 +91,7 @@ def play(scene: Scene, simulator: SimulatorProcess) -> None:
 
 
 def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, start: float, end: float, file: Path) -> str:
-    """Draw a dashboard from what its queries return over this time. Returns what was written."""
+    """Draws a dashboard from the results of its queries over this time. Returns a line about the written file."""
     whole = str(math.ceil(end - start))
     values = {"namespace": ".+", "deployment": ".+", "revision": ".+", "operator": NAMESPACE}
     values |= {"__rate_interval": "15s", "__interval": "3s", "__range": f"{whole}s", "__range_s": whole}
@@ -134,7 +135,7 @@ def _drawn(title: str, dashboard: Mapping[str, Any], answers: list[Answer]) -> F
 
 
 def _place(figure: Figure, answer: Answer, height: float) -> None:
-    """The panel at its place on the grid: title above, room for labels at the left and for a legend below."""
+    """Places a panel on the grid, with its title above and room for labels on the left and a legend below."""
     grid = answer.panel.spec["gridPos"]
     width = 24 * INCH
     left, top = grid["x"] * INCH, HEAD_INCH + grid["y"] * ROW_INCH
@@ -155,7 +156,7 @@ def _short(panel: Panel, columns: int) -> str:
 
 
 def _save(figure: Figure, file: Path) -> None:
-    """With few colors, so that the file is small."""
+    """Saves the figure with few colors, so that the file is small."""
     page = io.BytesIO()
     figure.savefig(page, format="png")
     page.seek(0)

@@ -1,4 +1,4 @@
-"""``python -m hack.pictures.overview``: the picture of the README, cut out of the pictures of the dashboards."""
+"""``python -m hack.pictures.overview`` makes the picture of the README from parts of the dashboards' pictures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PANELS = (
     ("speculation", "Acceptance length: stable and candidate"),
     ("rollout", "Phase over time"),
 )
-"""Dashboard and title, row by row from the left. All are half as wide as a dashboard."""
+"""Dashboard and title of each panel, row by row from the left. All are half as wide as a dashboard."""
 FILE = PICTURES / "overview.png"
 
 
 def overview() -> Image.Image:
-    """The panels side by side, two in a row."""
+    """Returns the panels side by side, two in a row."""
     cut = [_panel(dashboard, title) for dashboard, title in PANELS]
     width, height = cut[0].size
     whole = Image.new("RGB", (2 * width, len(cut) // 2 * height), "white")

@@ -1,4 +1,4 @@
-"""Panels drawn by matplotlib from the real results of their queries: near enough to Grafana to see what a dashboard shows."""
+"""Panels drawn by matplotlib from the real results of their queries, close enough to Grafana to show the content of a dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hack.pictures.text import color_of, legend_of, level_color, value_text
 from monitoring.dashboards.queries import Panel
 
 MOST_SERIES = 10
-"""Of a legend; Grafana would scroll."""
+"""Maximum series in a legend; Grafana would scroll."""
 MOST_ROWS = 9
 PALETTE = (
     "#3274d9",
@@ -47,17 +47,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the queries of a panel returned, over the time from ``start`` to ``end``."""
+    """The results of a panel's queries, from time ``start`` to ``end``."""
 
     panel: Panel
     lines: Sequence[Line]
     start: float
     end: float
     marks: Sequence[tuple[float, str]]
-    """Annotations: when, and their color."""
+    """Time and color of each annotation."""
 
     def legend(self, line: Line) -> str:
-        """Name of a series, as Grafana would write it."""
+        """Returns the name of a series as Grafana would write it."""
         legend = next(query.legend for query in self.panel.queries if query.ref == line.ref)
         return legend_of(legend, line.labels)
 
@@ -67,13 +67,13 @@ class Answer:
 
     @property
     def levels(self) -> list[tuple[float, str]]:
-        """Thresholds, the lowest without bound first."""
+        """Returns the thresholds. The lowest comes first and has no lower bound."""
         steps = (self.panel.spec["fieldConfig"]["defaults"].get("thresholds") or {}).get("steps") or ()
         return [(-math.inf if step["value"] is None else float(step["value"]), str(step["color"])) for step in steps]
 
 
 def draw(axes: Axes, answer: Answer) -> None:
-    """Draw one panel. Raises KeyError for a type of panel that no dashboard has."""
+    """Draws one panel. Raises KeyError for a panel type that no dashboard has."""
     if not answer.lines:
         nothing = answer.panel.spec["fieldConfig"]["defaults"].get("noValue") or "No data"
         axes.text(0.5, 0.5, str(nothing), ha="center", va="center", fontsize=7, color="#808080", transform=axes.transAxes)
@@ -120,7 +120,7 @@ def _timeseries(axes: Axes, answer: Answer) -> None:
 
 
 def _with_gaps(line: Line) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
-    """The series with a hole wherever there was no sample for longer than usual."""
+    """Returns the series with a gap wherever samples are further apart than usual."""
     steps = np.diff(line.times)
     holes = np.flatnonzero(steps > 1.5 * steps.min()) + 1 if len(steps) else np.array([], dtype=np.intp)
     return np.insert(line.times, holes, line.times[holes]), np.insert(line.values, holes, np.nan)
@@ -231,7 +231,7 @@ def _table(axes: Axes, answer: Answer) -> None:
 
 
 def _columns(panel: Panel) -> dict[str, str]:
-    """Name of a field → heading, in the order in which they are shown."""
+    """Returns the heading of each field, in display order."""
     options = next(step["options"] for step in panel.spec["transformations"] if step["id"] == "organize")
     names: Mapping[str, str] = options["renameByName"]
     return {field: names[field] for field, _ in sorted(options["indexByName"].items(), key=lambda item: item[1])}

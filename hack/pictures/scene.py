@@ -1,4 +1,5 @@
-"""What dashboards are tried on: a deployment of each engine on the test bed, under traffic, with the rules and the operator scraped."""
+"""The scene for pictures and tests of dashboards: one deployment per engine on the test bed, under traffic, with rules and operator
+scraped."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _PATIENCE_S = 180.0
 
 
 def _impatient(directory: Path) -> list[Path]:
-    """The rule files, each group evaluated as often as Prometheus scrapes: a scene has no time for one that comes every few minutes."""
+    """Returns the rule files without intervals, so Prometheus evaluates every group at its own: a scene is too short for rules every few
+    minutes."""
     made = []
     for file in sorted(RULES.glob("*.yaml")):
         rules = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -42,14 +44,14 @@ def _impatient(directory: Path) -> list[Path]:
 
 
 class Scene:
-    """Both deployments, from the first pod to the last query; ends what it started. The cluster has the CRD, the operator's rights and a
-    simulator that plays its pods."""
+    """Both deployments, from the first pod to the last query. It stops everything it started. The cluster must have the CRD, the operator's
+    rights and a simulator that plays its pods."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, *, analysis: Mapping[str, Any], modes: Mapping[str, str], startup_s: float
     ) -> None:
-        """``analysis``: how a candidate is judged, as in the spec. ``modes``: of the tuner, by deployment.
-        ``startup_s``: of every engine."""
+        """Takes ``analysis`` (the gates that judge a candidate, as in the spec), ``modes`` (of the tuner, by deployment) and ``startup_s``
+        (start-up time of every engine in seconds)."""
         self.cluster = cluster
         self.namespace = namespace
         self._analysis = analysis
@@ -87,21 +89,21 @@ class Scene:
         self._exits.__exit__(kind, error, trace)
 
     def load(self, clients: int) -> None:
-        """So many requests at a time for each replica, of both deployments."""
+        """Sets the number of concurrent requests per replica, for both deployments."""
         for traffic in self.traffic.values():
             traffic.resize(clients * REPLICAS)
 
     def change_drafter(self, commit: str, names: Sequence[str] = tuple(ENGINES)) -> None:
-        """Ask for another commit of the drafter."""
+        """Requests another commit of the drafter."""
         for name in names:
             self.cluster.api.request("PATCH", self._path(name), {"spec": {"drafter": {"revision": commit}}})
 
     def wait_series(self, what: str, promql: str, count: int, failure_threshold_s: float = _PATIENCE_S) -> None:
-        """Wait until a query has so many series. Raises TimeoutError."""
+        """Waits until a query has this many series. Raises TimeoutError."""
         wait_until(lambda: len(self.prometheus.query(promql)) >= count, f"{what}: {promql}", failure_threshold_s, 0.5)
 
     def wait_phase(self, name: str, *phases: str, failure_threshold_s: float = 300.0) -> str:
-        """Wait until the rollout of the newest spec is in one of these phases. Returns it."""
+        """Waits until the rollout of the newest spec is in one of these phases. Returns the phase."""
 
         def reached() -> str | None:
             found = self.cluster.api.get(self._path(name))

@@ -26,22 +26,22 @@ _SUFFIXES = {"reqps": " req/s", "ops": " ops/s"}
 
 
 def color_of(name: str) -> str:
-    """A color by Grafana's name for it, or as given."""
+    """Returns a color by Grafana's name for it, or the name itself."""
     return _COLORS.get(name, name)
 
 
 def level_color(levels: Sequence[tuple[float, str]], value: float) -> str:
-    """Color of the highest level that the value reaches."""
+    """Returns the color of the highest level that the value reaches."""
     return [color for level, color in levels if value >= level][-1] if levels else "text"
 
 
 def legend_of(legend: str, labels: Mapping[str, str]) -> str:
-    """A legend with its labels filled in."""
+    """Returns a legend with its labels filled in."""
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), legend)
 
 
 def value_text(value: float, unit: str, decimals: int | None = None) -> str:
-    """A number with its unit; three digits unless ``decimals`` are given."""
+    """Returns a number with its unit; with three digits unless ``decimals`` is given."""
     if not math.isfinite(value):
         return ""
     if unit in ("percentunit", "percent"):
