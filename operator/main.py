@@ -125,7 +125,7 @@ def main() -> None:
     except ConfigException as error:
         sys.exit(f"dflash-operator: no usable kubeconfig or service account: {error}")
     logging.shutdown()
-    # A hanging thread of kopf must not keep the process alive: everything that matters has finished.
+    # A hanging thread of kopf must not keep the process alive. Everything important has finished by now.
     os._exit(0 if clean else 1)
 
 
