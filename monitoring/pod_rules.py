@@ -8,7 +8,7 @@ from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagge
 
 _LABELS = {"deployment": names.LABEL_DEPLOYMENT, "revision": names.LABEL_REVISION, "block_size": names.LABEL_BLOCK_SIZE}
 _TOTALS = (("priority", ""),)
-"""Selects the totals over all priorities, as ``engines.sglang.metrics`` does."""
+"""Matches the total over all priorities, which SGLang's scheduler exports with an empty priority."""
 _DRAFTS_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
