@@ -1,4 +1,4 @@
-"""`python -m testbed`: build the programs, or leave a cluster running to look at."""
+"""`python -m testbed` builds the programs, or leaves a cluster running for inspection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_NAME = "dflash"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status."""
+    """Runs one command. Returns the exit status."""
     parsed = _parser().parse_args(arguments)
     try:
         return int(parsed.run(parsed))

@@ -1,4 +1,4 @@
-"""The API server over plain HTTP as its administrator: for waiting, cleaning and creating without starting a kubectl each time."""
+"""The API server over plain HTTP as its administrator, to wait, clean and create without starting kubectl each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ApiError(RuntimeError):
 
 
 class AdminApi:
-    """JSON requests with the client certificate of an admin kubeconfig. Safe from several threads: each keeps a connection of its own."""
+    """JSON requests with the client certificate of an admin kubeconfig. Thread-safe: each thread keeps its own connection."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -35,7 +35,8 @@ class AdminApi:
         self._kept = threading.local()
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
-        """The decoded answer (text where it is not JSON). ApiError for a status of 400 and above, OSError without a connection."""
+        """Returns the decoded answer (text if it is not JSON). Raises ApiError for a status of 400 and above, OSError without a
+        connection."""
         connection = self._connection(timeout)
         try:
             content = None if body is None else json.dumps(body)
@@ -54,7 +55,7 @@ class AdminApi:
         return decoded
 
     def _connection(self, timeout: float) -> HTTPSConnection:
-        """This thread's connection. It opens itself where it is closed, and is closed here where the server has gone meanwhile."""
+        """Returns this thread's connection. It opens itself when needed, and is closed here if the server has gone in the meantime."""
         connection: HTTPSConnection | None = getattr(self._kept, "connection", None)
         if connection is None:
             address = urlsplit(self.server)
@@ -70,11 +71,11 @@ class AdminApi:
         return connection
 
     def get(self, path: str) -> Any:
-        """GET."""
+        """Returns the answer to a GET."""
         return self.request("GET", path)
 
     def delete(self, path: str, **options: Any) -> None:
-        """DELETE an object or, given a collection's path, all of it. What is not there already is no error."""
+        """Deletes an object or, with a collection's path, all its objects. Missing ones are no error."""
         try:
             self.request("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
         except ApiError as error:
@@ -82,7 +83,7 @@ class AdminApi:
                 raise
 
     def is_ready(self) -> bool:
-        """Whether the API server answers and calls itself ready, within one second."""
+        """Returns whether the API server answers and reports ready, within one second."""
         try:
             return bool(self.request("GET", "/readyz", timeout=1.0) == "ok")
         except (OSError, ApiError):

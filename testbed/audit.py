@@ -1,4 +1,4 @@
-"""Reading the API server's audit log: who did what, one event per answered request."""
+"""Reads the API server's audit log: who did what, one event per answered request."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollectio
 
 
 def position(log: Path) -> int:
-    """The end of the log, counted over the files it was cut into: the API server begins a new one at 100 MB."""
+    """Returns the end of the log, counted over all its files: the API server begins a new one at 100 MB."""
     return sum(part.stat().st_size for part in _parts(log))
 
 
 def read_events(log: Path, since: int = 0, *, user: str | None = None, verbs: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """Events after position `since` of the log, oldest first, kept where user name and verb match.
+    """Returns events after position `since` of the log, oldest first, filtered by user name and verb.
 
-    A half-written last line is left for later, and one that was half written at `since` was before it.
+    A half-written last line is left for the next call. A line that was half written at `since` counts as earlier and is left out.
     """
     text = b""
     for part in _parts(log):
@@ -34,10 +34,10 @@ def read_events(log: Path, since: int = 0, *, user: str | None = None, verbs: Co
 
 
 def _parts(log: Path) -> list[Path]:
-    """The files that were full, which bear the time in their names, and the one that is written to."""
+    """Returns the full files, which have the time in their names, and the current one."""
     return [*sorted(log.parent.glob(f"{log.stem}-*{log.suffix}")), log]
 
 
 def service_account_user(namespace: str, name: str) -> str:
-    """User name under which a ServiceAccount's requests are logged."""
+    """Returns the user name under which a ServiceAccount's requests are logged."""
     return f"system:serviceaccount:{namespace}:{name}"

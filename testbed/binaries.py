@@ -1,12 +1,12 @@
-"""The programs the test bed runs: where each comes from, and building it once.
+"""The programs of the test bed: where each comes from, and how it is built once.
 
-Each family of programs is one small Go module under ``gomod/`` whose ``go.mod`` and ``go.sum`` pin every dependency; families are apart
-because their dependencies conflict. A build goes into the user's cache under a key made from those two files and the build flags, so a
-changed pin builds anew and an unchanged one never builds again. Two builds at once are safe: the second waits for the first and takes its
+Each family of programs is one small Go module under ``gomod/``. Its ``go.mod`` and ``go.sum`` pin every dependency. Families are separate
+because their dependencies conflict. A build goes into the user's cache under a key made from these two files and the build flags, so a
+changed pin builds again and an unchanged one never does. Two simultaneous builds are safe: the second waits for the first and uses its
 result.
 
-Two ways to bring one's own program: ``DFLASH_TESTBED_<NAME>`` (``DFLASH_TESTBED_KUBECTL=/usr/bin/kubectl``; dashes become underscores) is
-taken as it is, and ``DFLASH_TESTBED_USE_PATH=1`` takes programs from ``PATH`` where their version is new enough.
+There are two ways to use other programs. ``DFLASH_TESTBED_<NAME>`` is used as it is (``DFLASH_TESTBED_KUBECTL=/usr/bin/kubectl``; dashes
+become underscores). ``DFLASH_TESTBED_USE_PATH=1`` uses programs from ``PATH`` if their version is new enough.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _USUAL_SECONDS = {
     "prometheus": 130,
     "promtool": 10,
 }
-"""Of a build on two cores in the order of PROGRAMS: later ones of a family find the earlier ones' packages compiled."""
+"""Build time in seconds on two cores, in the order of PROGRAMS: later programs of a family find the packages of earlier ones compiled."""
 
 
 class BinaryError(RuntimeError):
-    """A program cannot be had; the message says what to do."""
+    """A program is not available; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Family:
         return [*flags, "-tags", self.tags] if self.tags else flags
 
     def key(self) -> str:
-        """Name of this family's cache directory: changes with every pin, flag, package and processor architecture."""
+        """Name of this family's cache directory. It changes with every pin, flag, package and processor architecture."""
         digest = hashlib.sha256()
         for file in ("go.mod", "go.sum"):
             digest.update((self.module / file).read_bytes())
@@ -75,7 +75,7 @@ class Family:
         return f"{self.name}-{digest.hexdigest()[:16]}"
 
 
-# Without these symbols the programs report v0.0.0 and clients cannot tell what the server can do.
+# Without these symbols the programs report v0.0.0, and clients cannot tell what the server supports.
 _KUBERNETES_LDFLAGS = " ".join(
     f"-X {_VERSION_SYMBOLS}.{symbol}={value}"
     for symbol, value in zip(
@@ -92,7 +92,7 @@ FAMILIES = (
     ),
     Family("kwok", {name: f"sigs.k8s.io/kwok/cmd/{name}" for name in ("kwok", "kwokctl")}),
     Family("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
-    # One kind of service discovery instead of thirty: the cloud SDKs are most of Prometheus' build time.
+    # One kind of service discovery instead of thirty, because the cloud SDKs take most of Prometheus' build time.
     Family(
         "prometheus",
         {name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
@@ -105,7 +105,7 @@ PROGRAMS = tuple(FAMILY_OF)
 
 @dataclass(frozen=True)
 class _Accepted:
-    """How a program on PATH tells its version, and the oldest (major, minor) that works here."""
+    """How a program on PATH reports its version, and the oldest (major, minor) that works here."""
 
     arguments: tuple[str, ...]
     oldest: tuple[int, int]
@@ -126,20 +126,21 @@ _ACCEPTED = {
 
 
 def cache_root() -> Path:
-    """Where everything the test bed keeps between runs lies: ``$XDG_CACHE_HOME/dflash-testbed``, by default under ``~/.cache``."""
+    """Returns the directory of everything the test bed keeps between runs: ``$XDG_CACHE_HOME/dflash-testbed``, by default under
+    ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash-testbed"
 
 
 def path_of(program: str) -> Path:
-    """Path of a program of PROGRAMS, built first if need be (minutes for kube-apiserver, progress on stderr).
+    """Returns the path of a program of PROGRAMS and builds it if needed (minutes for kube-apiserver, progress on stderr).
 
-    Raises BinaryError when it can be neither found nor built, KeyError for an unknown name.
+    Raises BinaryError if it can be neither found nor built, KeyError for an unknown name.
     """
     return _at_hand(program) or _built(FAMILY_OF[program], program)
 
 
 def paths_of(programs: Iterable[str] = PROGRAMS) -> dict[str, Path]:
-    """``path_of`` for several programs; says before, where some are to be built, how many and how long that usually takes."""
+    """Returns ``path_of`` for several programs. If some must be built, it first prints how many and how long that usually takes."""
     started, found = time.monotonic(), {program: _at_hand(program) for program in programs}
     missing = [program for program, path in found.items() if path is None]
     if missing:
@@ -153,7 +154,7 @@ def paths_of(programs: Iterable[str] = PROGRAMS) -> dict[str, Path]:
 
 
 def _at_hand(program: str) -> Path | None:
-    """Path of a program that need not be built; None where it must be."""
+    """Returns the path of a program that need not be built; None if it must be."""
     family = FAMILY_OF[program]
     built = cache_root() / family.key() / program
     return _given(program) or _on_path(program) or (built if built.exists() else None)
@@ -219,7 +220,7 @@ def _check_go(family: Family) -> None:
             f"Go {wanted_version} or newer is needed to build {family.name}: put `go` on PATH, or name ready programs in "
             f"DFLASH_TESTBED_<NAME> ({', '.join('DFLASH_TESTBED_' + name.upper().replace('-', '_') for name in family.packages)})"
         )
-    # Run inside the module: Go itself compares its version with go.mod and may switch to a newer toolchain if the user allows that.
+    # Run inside the module. Go itself compares its version with go.mod and may switch to a newer toolchain if the user allows it.
     answer = subprocess.run(["go", "version"], cwd=family.module, env=_go_environment(), capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise BinaryError(f"Go {wanted_version} or newer is needed to build {family.name}; `go version` says: {answer.stderr.strip()}")

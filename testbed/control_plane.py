@@ -1,7 +1,7 @@
 """etcd, API server, controller manager, scheduler and kwok of one cluster: creation and outages.
 
-kwokctl writes the configuration and starts the processes; afterwards each of them is a pid file and a command line, so that one can be
-killed, paused and brought back alone.
+kwokctl writes the configuration and starts the processes. Afterwards each process is a pid file and a command line, so that it can be
+killed, paused and restarted alone.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _PROGRAM_FLAGS = {
     "kwok": "--kwok-controller-binary",
 }
 _EXTRA_ARGUMENTS = (
-    # Endpoints of loopback addresses are refused by the API, and the pods live on 127.x: these controllers would retry for ever.
+    # The API refuses endpoints with loopback addresses, and the pods have 127.x: these controllers would retry forever.
     "kube-controller-manager=controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller",
-    # One instance each: no election, so a restart acts at once instead of after the dead holder's lease of 15 s.
+    # One instance each, so no election: a restart acts at once, not after the previous holder's lease of 15 s.
     "kube-controller-manager=leader-elect=false",
     "kube-scheduler=leader-elect=false",
-    # How soon a failed node is tainted.
+    # Time until a failed node is tainted.
     "kube-controller-manager=node-monitor-period=1s",
-    # The default, a /24, has room for 254 Services.
+    # The default, a /24, has room for only 254 Services.
     "kube-apiserver=service-cluster-ip-range=10.96.0.0/16",
-    # Nothing here has to survive a power cut.
+    # Nothing here has to survive a power failure.
     "etcd=unsafe-no-fsync=true",
 )
-# Their informers back off to a minute during an outage. Not kwok: a new one may give a pod the address of another.
+# Their informers back off for up to a minute during an outage. Not kwok: a new one may give a pod the address of another.
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 
 
 class ControlPlaneError(RuntimeError):
-    """The control plane did not start; the message holds what its programs said."""
+    """The control plane did not start; the message contains the output of its programs."""
 
 
 class ControlPlane:
@@ -59,11 +59,12 @@ class ControlPlane:
 
     @property
     def api(self) -> AdminApi:
-        """The API server as administrator."""
+        """Returns the API server as administrator."""
         return AdminApi(self.admin_kubeconfig)
 
     def create(self, timeout: float = 60.0) -> None:
-        """Start everything and wait until the API server is ready. ControlPlaneError after `timeout` seconds or when a program ends."""
+        """Starts everything and waits until the API server is ready. Raises ControlPlaneError after `timeout` seconds or if a program
+        ends."""
         programs = binaries.paths_of((*_PROGRAM_FLAGS, "kwokctl"))
         command = [str(programs["kwokctl"]), "create", "cluster", "--name", self._workspace.name, "--runtime", "binary"]
         command += ["--config", str(self._write_configuration()), "--kube-audit-policy", str(_AUDIT_POLICY)]
@@ -95,22 +96,22 @@ class ControlPlane:
         return path
 
     def components(self) -> dict[str, list[str]]:
-        """Command line of each server, by name."""
+        """Returns the command line of each server, by name."""
         configuration = next(yaml.safe_load_all((self._workspace.control_plane / "kwok.yaml").read_text()))
         return {component["name"]: [component["binary"], *component["args"]] for component in configuration["components"]}
 
     def process(self, component: str) -> RecordedProcess:
-        """The process of one server: etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kwok-controller."""
+        """Returns the process of one server: etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kwok-controller."""
         return RecordedProcess(self._workspace.control_plane / "pids" / f"{component}.pid", str(self._workspace.directory))
 
     def kill_apiserver(self) -> None:
-        """End the API server with SIGKILL: clients get their connections reset and refused. Its state stays in etcd."""
+        """Ends the API server with SIGKILL: client connections are reset and refused. Its state stays in etcd."""
         self.process("kube-apiserver").stop(signal.SIGKILL)
 
     def start_apiserver(self, timeout: float = 60.0) -> None:
-        """Bring a killed API server back, and restart its controllers so that they act at once. Returns when it is ready.
+        """Starts a killed API server again, and restarts its controllers so that they act at once. Returns when it is ready.
 
-        kwok finds the server again by itself, after half a minute at most.
+        kwok reconnects by itself, after half a minute at most.
         """
         self.start("kube-apiserver")
         self._wait_ready(timeout)
@@ -119,15 +120,15 @@ class ControlPlane:
             self.start(component)
 
     def pause_apiserver(self) -> None:
-        """Stop the API server answering without closing a connection: clients run into their timeouts."""
+        """Pauses the API server without closing a connection, so clients time out."""
         self.process("kube-apiserver").send(signal.SIGSTOP)
 
     def resume_apiserver(self) -> None:
-        """Go on after `pause_apiserver`."""
+        """Resumes the API server after `pause_apiserver`."""
         self.process("kube-apiserver").send(signal.SIGCONT)
 
     def start(self, component: str) -> None:
-        """Start one server that was stopped, with the flags it had."""
+        """Starts one stopped server with its previous flags."""
         self.process(component).start(self.components()[component], self.audit_log.with_name(f"{component}.log"))
 
     def _wait_ready(self, timeout: float) -> None:

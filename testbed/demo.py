@@ -1,7 +1,7 @@
-"""``make demo``: one DFlashDeployment, from ``kubectl apply`` to answers, through a bad drafter and a change of load.
+"""``make demo``: one DFlashDeployment, from ``kubectl apply`` to answers, with a bad drafter and a change of load.
 
-Pods and GPUs are played by kwok and the engine simulator, which reads the very command line the operator rendered; everything else
-(API server, scheduler, controllers, Helm, Prometheus, the operator) is the real thing.
+kwok and the engine simulator play pods and GPUs. The simulator reads the same command line that the operator rendered for the engine.
+Everything else is real: API server, scheduler, controllers, Helm, Prometheus and the operator.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from testbed.traffic.service import ServiceTraffic
 
 EXAMPLE = ROOT / "examples" / "dflash.yaml"
 KEPT = "demo"
-"""Name of the cluster that `--keep` leaves."""
+"""Name of the cluster that `--keep` leaves running."""
 NAME, MODEL, REPLICAS = "qwen", "Qwen/Qwen3.5-9B", 2
 BROKEN = "c" * 40
 QUIET, BUSY = 4, 28
-"""Clients for each replica."""
+"""Clients per replica."""
 MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=120, prompt_tokens=16, stream=0.2)
 _COUNTED = 1000
-"""Answers whose tokens are counted after a change of load."""
+"""Number of answers whose tokens are counted after a change of load."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def demo(*, keep: bool) -> None:
-    """All of it. Raises where something does not happen."""
+    """Runs the whole demo. Raises if a step fails."""
     teller, summary = Teller(), dict[str, str]()
     with world(name=KEPT if keep else None, kept=look_around if keep else None) as running:
         deployment = Deployment(running.cluster, NAME)
@@ -59,7 +59,7 @@ def demo(*, keep: bool) -> None:
 
 
 def served(deployment: Deployment) -> str:
-    """From the example to Ready pods."""
+    """Goes from the example to Ready pods."""
     name = EXAMPLE.relative_to(ROOT)
     with step(f"Serve: kubectl apply -f {name}, then wait until it is Ready", "2 s"):
         teller = Teller()
@@ -79,7 +79,7 @@ def traffic_on(deployment: Deployment) -> ServiceTraffic:
 
 
 def asked(deployment: Deployment) -> str:
-    """One chat completion."""
+    """Sends one chat completion."""
     with step("Ask: a chat completion through the OpenAI client", "1 s"):
         client = OpenAI(base_url=f"{deployment.urls()[0]}/v1", api_key="EMPTY")
         teller = Teller()
@@ -98,7 +98,7 @@ def asked(deployment: Deployment) -> str:
 
 
 def measured(deployment: Deployment, traffic: ServiceTraffic) -> str:
-    """The status beside what clients and engines count."""
+    """Compares the status with the counts of clients and engines."""
     with step(f"Measure: since the pods are Ready, {QUIET} clients for each replica have been sending requests", "10 s"):
         before, begun = deployment.counters(), time.monotonic()
         deployment.wait(lambda status: "acceptanceLength" in (status.get("metrics") or {}), "metrics in the status")
@@ -111,7 +111,7 @@ def measured(deployment: Deployment, traffic: ServiceTraffic) -> str:
 
 
 def rolled_back(deployment: Deployment, simulator: SimulatorProcess, traffic: ServiceTraffic) -> str:
-    """A drafter whose tokens the target refuses."""
+    """Tries a drafter whose tokens the target refuses."""
     simulator.ask("PUT", "/rules", [{"match": {"drafter_revision": BROKEN}, "faults": {"acceptance": 0.0}}])
     with step("Roll back: a bad drafter. The target accepts none of its tokens; nothing crashes, and no log says so", "12 s"):
         deployment.patch({"rollout": TUNED_ROLLOUT, "tuning": TUNING})
@@ -130,7 +130,7 @@ def rolled_back(deployment: Deployment, simulator: SimulatorProcess, traffic: Se
 
 
 def followed(deployment: Deployment, traffic: ServiceTraffic) -> str:
-    """More load, for which a shorter block is faster."""
+    """Raises the load, for which a shorter block is faster."""
     with step(f"Follow the load: {BUSY} clients for each replica instead of {QUIET}; block size 8 is faster than 16 now", "40 s"):
         found = follow_load(deployment, traffic, Teller(), BUSY * REPLICAS, "8", _COUNTED)
         say(deployment.cluster.kubectl("get", "dfd", NAME))
@@ -139,7 +139,7 @@ def followed(deployment: Deployment, traffic: ServiceTraffic) -> str:
 
 
 def look_around(running: World) -> None:
-    """Say what is left running, and what can be done with it."""
+    """Prints what is left running and what can be done with it."""
     show(
         f"""
 Everything is left running. To look around:

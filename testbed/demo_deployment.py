@@ -1,4 +1,4 @@
-"""One DFlashDeployment in a demo: changing it, and following what the operator makes of it."""
+"""One DFlashDeployment in a demo: changes it and follows what the operator does."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 
 PATIENCE_S = 600.0
-"""For anything: only what never happens fails a demo, not what is slow on a busy machine."""
+"""Timeout in seconds for every step. It is long, so that a step that is slow on a busy machine does not fail a demo."""
 _PATH = "/apis/serving.dflash.io/v1alpha1/namespaces/default/dflashdeployments"
 _REASONS = ("TunerTuned", "Promoted")
-"""Events that say why something is done."""
+"""Reasons of events that explain why the operator acts."""
 
 _SETTLING_S = 1.5
-"""Of the load after a change."""
+"""Seconds for the load to settle after a change."""
 
 Object = dict[str, Any]
 
 
 class Deployment:
-    """In the namespace ``default``. Whoever waits for it gives up once ``stop`` is set."""
+    """A DFlashDeployment in the namespace ``default``. Its waits end once ``stop`` is set."""
 
     def __init__(self, cluster: Cluster, name: str, stop: threading.Event | None = None) -> None:
         self.cluster = cluster
@@ -38,22 +38,22 @@ class Deployment:
         self._stop = stop or threading.Event()
 
     def create(self, spec: Mapping[str, Any]) -> Deployment:
-        """Create it and wait until it is Ready."""
+        """Creates the deployment and waits until it is Ready."""
         manifest = {"apiVersion": "serving.dflash.io/v1alpha1", "kind": "DFlashDeployment", "metadata": {"name": self.name}, "spec": spec}
         self.cluster.api.request("POST", _PATH, manifest)
         return self.wait_ready()
 
     def patch(self, spec: Mapping[str, Any]) -> str:
-        """``kubectl patch``. Returns what kubectl says."""
+        """Runs ``kubectl patch``. Returns the output of kubectl."""
         return self.cluster.kubectl("patch", "dfd", self.name, "--type=merge", f"--patch={json.dumps({'spec': spec})}")
 
     def wait_ready(self) -> Deployment:
-        """Wait until what the spec asks for serves."""
+        """Waits until the deployment serves the desired spec."""
         self.cluster.kubectl("wait", "--for=condition=Ready", f"dfd/{self.name}", f"--timeout={PATIENCE_S:.0f}s", timeout=PATIENCE_S + 30)
         return self
 
     def status(self) -> Object:
-        """Empty while it is of an older generation than the spec."""
+        """Returns the status; empty while it belongs to an older generation of the spec."""
         found: Object = self.cluster.api.get(f"{_PATH}/{self.name}")
         status: Object = found.get("status") or {}
         return status if status.get("observedGeneration") == found["metadata"]["generation"] else {}
@@ -62,26 +62,26 @@ class Deployment:
         return next((item for item in self.status().get("conditions", ()) if item["type"] == type), {"status": "Unknown", "message": ""})
 
     def metrics(self) -> dict[str, float]:
-        """What the status shows of the engines' metrics."""
+        """Returns the status's metrics of the engines."""
         found: dict[str, float] = self.status().get("metrics") or {}
         return found
 
     def candidate(self) -> str:
-        """Hash of the revision that the last rollout tried."""
+        """Returns the hash of the revision that the last rollout tried."""
         return str(self.status()["rollout"]["revision"]).removeprefix(f"{self.name}-")
 
     def pods(self) -> list[Object]:
-        """Engine pods, without those that are ending."""
+        """Returns the engine pods, without those that are ending."""
         selector = f"serving.dflash.io%2Fdeployment%3D{self.name}%2Cserving.dflash.io%2Frole%3Dengine"
         found: list[Object] = self.cluster.api.get(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def urls(self) -> list[str]:
-        """Base URLs of the engines."""
+        """Returns the base URLs of the engines."""
         return [f"http://{pod['status']['podIP']}:{pod['spec']['containers'][0]['ports'][0]['containerPort']}" for pod in self.pods()]
 
     def counters(self) -> Totals:
-        """Tokens and verify steps on the engines' own /metrics."""
+        """Returns tokens and verify steps from the engines' own /metrics."""
         pages = []
         for url in self.urls():
             with urlopen(f"{url}/metrics", timeout=30) as answer:
@@ -89,7 +89,7 @@ class Deployment:
         return total(pages)
 
     def wait(self, condition: Callable[[Object], Any], what: str) -> None:
-        """Wait until the status fulfils a condition. DemoError, with what the status says instead, when it does not."""
+        """Waits until the status fulfils a condition. Raises DemoError with the current status if it does not."""
 
         def fulfilled() -> bool:
             if self._stop.is_set():
@@ -103,9 +103,10 @@ class Deployment:
             raise DemoError(f"{self.name}: waited {PATIENCE_S:.0f} s for {what}. {_standing(self.status())}") from None
 
     def follow(self, teller: Teller, change: Callable[[], object], label: str, *, end: str = "Completed") -> dict[str, float]:
-        """Make a change and say what the operator does until a rollout reached the phase ``end`` and all replicas run this speculation.
+        """Makes a change and prints what the operator does until the rollout reaches the phase ``end`` and all replicas run this
+        speculation.
 
-        Returns the seconds after which each phase was reached. DemoError where the rollout ends in another way.
+        Returns the seconds after which each phase was reached. Raises DemoError if the rollout ends differently.
         """
         phase, message = _rollout(self.status())
         heard = {event["metadata"]["uid"] for event in self._events()}
@@ -132,7 +133,7 @@ class Deployment:
         return phases
 
     def _events(self) -> list[Object]:
-        """Those that say why, oldest first."""
+        """Returns the events that explain why the operator acts, oldest first."""
         found = self.cluster.api.get(f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{self.name}")["items"]
         told = [event for event in found if event["reason"] in _REASONS]
         return sorted(told, key=lambda event: int(event["metadata"]["resourceVersion"]))
@@ -140,7 +141,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Followed:
-    """A change of load that the block size followed: after how many seconds, and the clients' tokens per second before and after."""
+    """A change of load that the block size followed: seconds until then, and the clients' tokens per second before and after."""
 
     seconds: float
     before: float
@@ -148,7 +149,7 @@ class Followed:
 
 
 def follow_load(deployment: Deployment, traffic: ServiceTraffic, teller: Teller, clients: int, label: str, answers: int) -> Followed:
-    """Change the number of clients, wait until the block size has followed, and count the tokens of so many more answers."""
+    """Changes the number of clients, waits until the block size has followed, and counts the tokens of ``answers`` more answers."""
     begun = time.monotonic()
     phases = deployment.follow(teller, lambda: traffic.resize(clients), label)
     before = traffic.tokens_per_second(begun + _SETTLING_S, begun + min(phases.values()))
@@ -156,21 +157,21 @@ def follow_load(deployment: Deployment, traffic: ServiceTraffic, teller: Teller,
     enough = len(traffic.log.completions) + answers
     deployment.wait(lambda _: len(traffic.log.completions) > enough, f"{answers} more answers")
     end = time.monotonic()
-    _pause(deployment)  # Requests that are under way at the end count too, once they are answered.
+    _pause(deployment)  # Requests that are still running at the end count too, once they are answered.
     after = traffic.tokens_per_second(start, end)
     refuse_failures(traffic)
     return Followed(phases["Completed"], before, after)
 
 
 def _pause(deployment: Deployment) -> float:
-    """Let the load settle. Returns the time."""
+    """Lets the load settle. Returns the time."""
     end = time.monotonic() + _SETTLING_S
     deployment.wait(lambda _: time.monotonic() > end, "the load to settle")
     return time.monotonic()
 
 
 def refuse_failures(traffic: ServiceTraffic) -> None:
-    """Raises DemoError where a request failed."""
+    """Raises DemoError if a request failed."""
     if traffic.failed:
         raise DemoError(f"{traffic.failed} requests failed: {dict(traffic.log.errors)}")
 

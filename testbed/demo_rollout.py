@@ -1,6 +1,6 @@
-"""``make demo-rollout``: a good drafter is promoted, a broken one is caught on one replica and rolled back, both under traffic.
+"""``make demo-rollout``: a good drafter is promoted; a broken one is caught on one replica and rolled back. Both happen under traffic.
 
-Time runs as it is; only the settings are impatient (seconds where minutes are usual), so that it ends in a minute or two.
+Time runs at normal speed, but settings use seconds instead of the usual minutes, so the demo ends in a minute or two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def demo() -> None:
-    """Both rollouts. Raises where one does not end as it must."""
+    """Runs both rollouts. Raises if one does not end as expected."""
     teller, summary = Teller(), dict[str, str]()
     with world() as running:
         deployment = Deployment(running.cluster, NAME)
@@ -66,12 +66,12 @@ def demo() -> None:
 
 
 def change_drafter(deployment: Deployment, drafter: str, end: str) -> dict[str, float]:
-    """Change the drafter and follow the rollout. Returns the seconds after which each phase was reached."""
+    """Changes the drafter and follows the rollout. Returns the seconds after which each phase was reached."""
     return deployment.follow(Teller(), lambda: deployment.patch({"drafter": {"revision": drafter}}), "16", end=end)
 
 
 def say_verdicts(deployment: Deployment) -> None:
-    """The analysis, as the status shows it (status.rollout.analysis)."""
+    """Prints the analysis as the status shows it (status.rollout.analysis)."""
     widths = {"candidate": 10, "stable": 10, "limit": 8, "samples": 9}
     lines = [f"{'metric':<24}{'verdict':<14}" + "".join(f"{name:>{width}}" for name, width in widths.items())]
     for item in deployment.status()["rollout"].get("analysis") or ():

@@ -1,4 +1,4 @@
-"""What every demo starts with, and how it ends."""
+"""Start and end of every demo."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ SETTINGS: Mapping[str, str] = {
     "tuning_seconds": "2",
     "tuning_slot_seconds": "5",
 }
-"""Seconds where minutes are usual: of the operator."""
+"""Settings of the operator with seconds instead of the usual minutes."""
 TUNING: Mapping[str, Any] = {"window": "5s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3}
-"""The same of ``spec.tuning``."""
+"""The same for ``spec.tuning``."""
 ROLLOUT: Mapping[str, Any] = {
     "deadline": "10m",
     "analysis": each_gate(window="5s", interval="1s"),
     "probe": {"prompts": 24, "maxTokens": 64, "promptsPerMinute": 1200},
 }
-"""The same of ``spec.rollout``."""
+"""The same for ``spec.rollout``."""
 TUNED_ROLLOUT: Mapping[str, Any] = {
     **ROLLOUT,
     "maxSurge": 1,
     "maxUnavailable": 0,
     "analysis": {**ROLLOUT["analysis"], "speed": {"interval": "1s", "limit": 25}},
 }
-"""For a change of block size: a replica more for a trial of seconds, which is too short to tell small differences of speed."""
+"""Rollout for a change of block size. It has one more replica and a trial of seconds, which is too short to show small differences of
+speed."""
 STOP_S = 3.0
-"""Between the deletion of a pod and its SIGTERM: clients send it nothing more by then."""
+"""Seconds between the deletion of a pod and its SIGTERM; by then clients no longer send requests to it."""
 _LOG_LINES, _LOG_WIDTH = 8, 400
 
 
 class DemoError(RuntimeError):
-    """Something did not happen as it must; the message says what."""
+    """An expected step did not happen; the message says which."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What runs."""
+    """The running parts of a demo."""
 
     cluster: Cluster
     prometheus: Prometheus
@@ -60,7 +61,8 @@ class World:
 
 @contextmanager
 def world(*, name: str | None = None, log_format: str = "text", kept: Callable[[World], None] | None = None) -> Iterator[World]:
-    """Start everything, and end it again. With ``kept`` it is left running, also after a failure, and ``kept`` says how to look around."""
+    """Starts everything and stops it again. With ``kept`` everything keeps running, even after a failure, and ``kept`` explains how to
+    inspect it."""
     with ExitStack() as stack:
         with step("Start Kubernetes, Prometheus, the engine simulator and the operator on this machine", "10 s"):
             clock = Teller()
@@ -91,7 +93,7 @@ def world(*, name: str | None = None, log_format: str = "text", kept: Callable[[
 
 
 def ended(demo: Callable[[], None], again: str) -> int:
-    """Run a demo to its end. Returns the exit status, and says what went wrong and how to look into it (``again``)."""
+    """Runs a demo to its end. Returns the exit status. After a failure it prints what went wrong and how to investigate (``again``)."""
     try:
         demo()
     except KeyboardInterrupt:
@@ -105,5 +107,5 @@ def ended(demo: Callable[[], None], again: str) -> int:
 
 def _warnings(operator: OperatorProcess) -> list[str]:
     lines = [line for line in operator.log.read_text(errors="replace").splitlines() if "WARNING" in line or "ERROR" in line]
-    # That kinds of other operators are not installed here is no news.
+    # It is expected that kinds of other operators are not installed here.
     return [f"    {line[:_LOG_WIDTH]}" for line in lines if "Unresolved resources" not in line][-_LOG_LINES:]

@@ -1,7 +1,7 @@
-"""``make demo-tuner``: the block size follows the load, and a drafter that collapses is named and switched off.
+"""``make demo-tuner``: the block size follows the load, and a drafter that collapses is reported and switched off.
 
-Three deployments at the same time, each with its own clients. SGLang changes its block by a restart, replica by replica; vLLM by a table of
-its own that is installed once. Time runs as it is; only the settings are impatient (seconds where minutes are usual).
+Three deployments run at the same time, each with its own clients. SGLang changes its block size by a restart, replica by replica. vLLM uses
+its own table, which is installed once. Time runs at normal speed, but settings use seconds instead of the usual minutes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from testbed.traffic.service import ServiceTraffic
 MODEL = "Qwen/Qwen3.5-9B"
 REPLICAS = 2
 ALONE, QUIET, BUSY = 1, 4, 40
-"""Clients for each replica."""
+"""Clients per replica."""
 MIX = Mix({"gsm8k": 1.0}, max_tokens=100, prompt_tokens=16, stream=0.2)
 ENGINES: Mapping[str, Mapping[str, Any]] = {
     name: {"name": name, "version": releases.default, "maxConcurrency": 64} for name, releases in TABLE.items()
 }
 _COUNTED = 600
-"""Answers whose tokens are counted after a change of load."""
+"""Number of answers whose tokens are counted after a change of load."""
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def demo() -> None:
-    """All of it. Raises where something does not end as it must."""
+    """Runs the whole demo. Raises if a part does not end as expected."""
     teller = Teller()
     with world(log_format="json") as running:
         title = "Three deployments at once: SGLang and vLLM follow the load, and the drafter of a third one collapses"
@@ -62,7 +62,7 @@ Part = Callable[[World, threading.Event, Teller], str]
 
 
 def side_by_side(running: World, parts: Mapping[str, Part]) -> dict[str, str]:
-    """Run all parts at the same time. Returns what each says at its end; raises what the first one that fails raises."""
+    """Runs all parts at the same time. Returns the result text of each. Raises the error of the first part that fails."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(parts)) as pool:
         try:
@@ -76,7 +76,8 @@ def side_by_side(running: World, parts: Mapping[str, Part]) -> dict[str, str]:
 
 
 def by_restart(running: World, stop: threading.Event, teller: Teller, relieved: threading.Event) -> str:
-    """SGLang: 16, then 8 under load, then 16 again. Sets ``relieved`` when its load falls. Raises where the block does not follow."""
+    """Runs SGLang: block size 16, then 8 under load, then 16 again. Sets ``relieved`` when its load falls. Raises if the block size does
+    not follow."""
     deployment = create(running, stop, "sglang", "sglang", TUNING)
     with traffic_on(deployment, QUIET) as traffic:
         teller.tell(f"{REPLICAS} replicas with block size 16, {QUIET} clients for each")
@@ -95,9 +96,9 @@ def by_restart(running: World, stop: threading.Event, teller: Teller, relieved: 
 
 
 def by_schedule(running: World, stop: threading.Event, teller: Teller, relieved: threading.Event) -> str:
-    """vLLM: a table is installed once; from then on no pod is replaced, whatever the load. Raises where one is.
+    """Runs vLLM: a table is installed once, and from then on no load replaces a pod. Raises if a pod is replaced.
 
-    Its load rises when ``relieved`` is set: this machine plays one busy fleet at a time.
+    Its load rises when ``relieved`` is set, because this machine can simulate only one busy fleet at a time.
     """
     deployment = create(running, stop, "vllm", "vllm", TUNING)
     with traffic_on(deployment, ALONE) as traffic:
@@ -121,8 +122,9 @@ def by_schedule(running: World, stop: threading.Event, teller: Teller, relieved:
 
 
 def collapse(running: World, stop: threading.Event, teller: Teller) -> str:
-    """The drafter's tokens are refused from some moment on, and nothing logs an error. Raises where nobody notices."""
-    # The tuner shall change no block size meanwhile; what is done about a collapse does not count as a change.
+    """Makes the target refuse the drafter's tokens from some moment on, without any logged error. Raises if the operator does not
+    notice."""
+    # The tuner should change no block size in the meantime. The reaction to a collapse does not count as a change.
     deployment = create(running, stop, "collapse", "sglang", {"maxChangesPerDay": 0})
     with traffic_on(deployment, QUIET) as traffic:
         teller.tell(f"SGLang, {REPLICAS} replicas, {QUIET} clients for each")
@@ -140,7 +142,7 @@ def collapse(running: World, stop: threading.Event, teller: Teller) -> str:
 
 
 def replayed(operator: OperatorProcess) -> str:
-    """Every decision that was logged gives the same answer when it is made again from its log line. Raises where one does not."""
+    """Repeats every logged decision from its log line. Raises if one gives a different answer."""
     with step("Make every decision again from its line in the operator's log", "1 s"):
         made = list(decisions(operator.log.read_text(encoding="utf-8").splitlines()))
         wrong = [found for decision in made if (found := differences(decision))]
@@ -168,7 +170,7 @@ def traffic_on(deployment: Deployment, clients: int) -> ServiceTraffic:
 
 
 def content(deployment: Deployment, teller: Teller) -> None:
-    """Wait until the tuner has learned enough to say that block size 16 is the best."""
+    """Waits until the tuner has learned enough to report block size 16 as the best."""
 
     def tuned(status: dict[str, Any]) -> bool:
         tuning = status.get("tuning") or {}
@@ -179,7 +181,7 @@ def content(deployment: Deployment, teller: Teller) -> None:
 
 
 def in_use(deployment: Deployment, prometheus: Prometheus, block: int) -> None:
-    """Wait until the engine drafts blocks of this size."""
+    """Waits until the engine drafts blocks of this size."""
     drafts, tokens = (
         f'sum(rate(vllm:spec_decode_num_{what}_total{{pod=~"{deployment.name}-.*"}}[5s]))' for what in ("drafts", "draft_tokens")
     )
@@ -192,7 +194,7 @@ def in_use(deployment: Deployment, prometheus: Prometheus, block: int) -> None:
 
 
 def health(status: Mapping[str, Any]) -> dict[str, Any]:
-    """The condition SpeculationHealthy."""
+    """Returns the condition SpeculationHealthy."""
     unknown = {"status": "Unknown", "message": ""}
     return next((item for item in status.get("conditions", ()) if item["type"] == "SpeculationHealthy"), unknown)
 

@@ -1,4 +1,4 @@
-"""Kubeconfig files for the identities that work on a cluster."""
+"""Writes kubeconfig files for the identities that work on a cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from testbed.api import AdminApi
 
 
 def write_service_account_kubeconfig(api: AdminApi, namespace: str, name: str, path: Path, lifetime_s: int = 86400) -> Path:
-    """A self-contained kubeconfig acting as an existing ServiceAccount with a fresh token, its default namespace the account's.
+    """Writes a self-contained kubeconfig of an existing ServiceAccount with a fresh token. Its default namespace is that of the account.
 
-    ApiError when the account does not exist.
+    Raises ApiError if the account does not exist.
     """
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": lifetime_s}}
     answer = api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", request)

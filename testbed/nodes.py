@@ -1,7 +1,7 @@
-"""Nodes that look like GPU servers and are played by kwok.
+"""Nodes that look like GPU servers and are simulated by kwok.
 
-Node n of a cluster owns the pod addresses 127.<slot>.<n>.0/24, so a pod's address is a loopback address that a local server can answer,
-and no two clusters of one machine share any.
+Node n of a cluster owns the pod addresses 127.<slot>.<n>.0/24. A pod's address is therefore a loopback address that a local server can
+answer, and no two clusters of one machine share any.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MOST_NODES = 256
 
 @dataclass(frozen=True)
 class NodePool:
-    """`count` equal nodes named `<name>-<n>`. `gpus` 0 makes plain CPU nodes without GPU labels and taint."""
+    """`count` equal nodes named `<name>-<n>`. With `gpus` 0 they are plain CPU nodes without GPU labels and taint."""
 
     name: str
     count: int
     gpus: int = 8
     product: str = "NVIDIA-B200"
     resources: dict[str, str] = field(default_factory=dict)
-    """Further extended resources, such as RDMA devices: name to quantity."""
+    """Other extended resources, such as RDMA devices: name to quantity."""
 
 
 DEFAULT_POOLS = (NodePool("b200", 8), NodePool("cpu", 1, gpus=0))
 
 
 def node_manifests(pools: Iterable[NodePool], slot: int) -> Iterator[dict[str, Any]]:
-    """Node objects of all pools, in order. ValueError beyond 256 nodes, the size of a cluster's pod network."""
+    """Yields the node objects of all pools, in order. Raises ValueError beyond 256 nodes, the size of a cluster's pod network."""
     index = 0
     for pool in pools:
         for number in range(pool.count):
@@ -62,7 +62,7 @@ def _node(pool: NodePool, number: int, network: str) -> dict[str, Any]:
             "podCIDRs": [f"{network}.0/24"],
             "taints": [{"key": GPU_RESOURCE, "value": "present", "effect": "NoSchedule"}] if pool.gpus else [],
         },
-        # No Hostname address: kwok fills in the one under which the API server reaches the fake kubelet.
+        # No Hostname address: kwok adds the one under which the API server reaches the fake kubelet.
         "status": {
             "addresses": [{"type": "InternalIP", "address": f"{network}.254"}],
             "capacity": capacity,

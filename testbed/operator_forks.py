@@ -1,7 +1,7 @@
-"""Operators as forks of one process that has imported the operator already: half of what a start costs is imports.
+"""Operators as forks of one process that has already imported the operator, because imports are half of the start-up time.
 
-A fork is a process of its own, with its own session, environment and log; SIGKILL ends it as any other. What a real start adds (the command
-line, the imports) is left to the demo, the benchmarks and the tests of outages.
+A fork is a separate process with its own session, environment and log; SIGKILL ends it like any other. The demo, the benchmarks and the
+tests of outages cover what only a real start does (the command line, the imports).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class OperatorForks:
-    """The process that forks. ``marker``: text in its command line, and so in those of its forks, by which they are known."""
+    """The process that forks. ``marker`` is text in its command line, and so in those of its forks, that identifies them."""
 
     def __init__(self, marker: str) -> None:
         self._marker = marker
@@ -38,7 +38,7 @@ class OperatorForks:
         self._process.communicate()
 
     def start(self, log: Path, environment: Mapping[str, str]) -> int:
-        """The pid of a new operator with that environment and no other; its output is appended to ``log``."""
+        """Starts an operator with only this environment. Returns its pid. Its output is appended to ``log``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._asking:
@@ -72,7 +72,7 @@ def _serve() -> None:
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended; none becomes a zombie
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no exit status of a fork is read, so none becomes a zombie
     for line in sys.stdin:
         print(_fork(module.main, **json.loads(line)), flush=True)
 

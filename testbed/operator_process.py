@@ -1,4 +1,4 @@
-"""The operator as a process of this machine, under the ServiceAccount and with the rights its chart gives it."""
+"""The operator as a process of this machine, with the ServiceAccount and the rights that its chart gives it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CHART = ROOT / "charts" / "dflash-operator"
 NAMESPACE = "dflash-system"
 SERVICE_ACCOUNT = "dflash-operator"
 USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
-"""Its name in the audit log."""
+"""User name of the operator in the audit log."""
 
 
 def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
-    """CRD, ServiceAccount and RBAC by Helm, without the operator's own pods: kwok's pods run no program."""
+    """Installs CRD, ServiceAccount and RBAC with Helm, without the operator's own pods: kwok's pods run no program."""
     cluster.helm(
         "upgrade",
         "--install",
@@ -41,14 +41,14 @@ def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
 
 
 def tells_leader(page: str) -> bool:
-    """Whether this /metrics is of an operator that holds the Lease."""
+    """Returns whether this /metrics page is from an operator that holds the Lease."""
     return re.search(r"^dflash_leader\{.*\} 1\.0$", page, re.MULTILINE) is not None
 
 
 class OperatorProcess:
-    """One process; several with different names elect a leader. ``settings`` are ``DFLASH_`` variables without that prefix.
+    """One operator process; several with different names elect a leader. ``settings`` are ``DFLASH_`` variables without that prefix.
 
-    With ``forks`` it is one of those, and starts in half the time.
+    With ``forks`` it is a fork and starts in half the time.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OperatorProcess:
         self._read_from = 0
 
     def start(self) -> OperatorProcess:
-        """Start it and wait until it serves health; it may still be waiting for the Lease then."""
+        """Starts the operator and waits until it serves health. It may still be waiting for the Lease then."""
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         kubeconfig = self._kubeconfig or self.cluster.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
         own = {f"DFLASH_{name.upper()}": value for name, value in {"http_host": "127.0.0.1", "http_port": "0", **self.settings}.items()}
@@ -89,20 +89,20 @@ class OperatorProcess:
         return self
 
     def wait_to_lead(self) -> OperatorProcess:
-        """Wait until it holds the Lease."""
+        """Waits until the operator holds the Lease."""
         wait_until(self.leads, f"{self.name} to lead (see {self.log})", 40)
         return self
 
     def leads(self) -> bool:
-        """Whether it holds the Lease."""
+        """Returns whether the operator holds the Lease."""
         return tells_leader(self.metrics())
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Sends SIGTERM and waits."""
         self._process.stop(timeout=30)
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Sends SIGKILL and waits."""
         self._process.stop(signal.SIGKILL)
 
     @property
@@ -111,7 +111,7 @@ class OperatorProcess:
 
     @property
     def url(self) -> str:
-        """Where metrics and health are, of the present run."""
+        """Returns the address of metrics and health of the current run."""
         if not self.running:
             raise RuntimeError(f"{self.name} ended:\n{self.output()[-3000:]}")
         found = re.search(r"metrics and health on port (\d+)", self.output())
@@ -120,13 +120,13 @@ class OperatorProcess:
         return f"http://127.0.0.1:{found[1]}"
 
     def output(self) -> str:
-        """What the present run has logged."""
+        """Returns the log of the current run."""
         with self.log.open("rb") as log:
             log.seek(self._read_from)
             return log.read().decode(errors="replace")
 
     def metrics(self) -> str:
-        """Its /metrics."""
+        """Returns the operator's /metrics page."""
         with urlopen(f"{self.url}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -137,7 +137,7 @@ class OperatorProcess:
         self.stop()
 
     def _command(self) -> list[str]:
-        # The -X option means nothing to Python; by the directory in it the process is known as this cluster's.
+        # Python ignores this -X option; its directory identifies the process as part of this cluster.
         return [sys.executable, "-X", f"cluster={self.cluster.directory}", str(ROOT / "operator" / "main.py")]
 
     def _answers(self) -> bool:

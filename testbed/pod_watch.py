@@ -1,4 +1,4 @@
-"""What became of the engine pods, from the API server's own watch stream: no moment between two looks is missed."""
+"""History of the engine pods from the API server's own watch stream, so no moment between two evaluations is missed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _PODS = "/api/v1/pods?labelSelector=serving.dflash.io%2Fdeployment%2Cserving.dfl
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The engine pods of one deployment after one change: Ready and not terminating; all that are there, terminating ones too."""
+    """The engine pods of one deployment after one change: those that are Ready and not terminating, and all that exist, terminating ones
+    included."""
 
     version: int
     change: str
@@ -29,7 +30,7 @@ class Moment:
 
 
 class PodWatch:
-    """Records every change of every engine pod of the cluster while its ``with`` block lasts."""
+    """Records every change of every engine pod of the cluster during its ``with`` block."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -53,7 +54,7 @@ class PodWatch:
             self._thread.join()
 
     def moments(self, namespace: str, deployment: str) -> list[Moment]:
-        """Every change of a deployment's pods so far, oldest first; whatever the API server shows now is among them."""
+        """Returns every change of a deployment's pods so far, oldest first. It includes whatever the API server shows now."""
         listing = f"/api/v1/namespaces/{namespace}/pods?labelSelector={_LABEL.replace('/', '%2F')}%3D{deployment}"
         pods = self._pods[namespace, deployment]
 
@@ -91,7 +92,8 @@ def _serves(pod: dict[str, Any]) -> bool:
 
 
 def breaks(moments: list[Moment], *, least: int, most: int) -> list[Moment]:
-    """Moments at which fewer than ``least`` served, counted from the first at which as many did, or more than ``most`` were held."""
+    """Returns the moments at which fewer than ``least`` pods served, or more than ``most`` existed. It counts from the first moment with
+    ``least``."""
     risen, found = False, []
     for moment in moments:
         risen = risen or moment.serving >= least

@@ -1,7 +1,7 @@
-"""Background processes known by a pid file, and never mistaken for somebody else's.
+"""Background processes identified by a pid file and a marker, so that they are never mistaken for other processes.
 
-A pid alone proves nothing after a crash or a reboot, so each process is looked up together with a *marker*: text its command line must
-contain (the directory of its cluster). A pid whose command line lacks the marker is treated as gone.
+After a crash or a reboot a pid alone proves nothing. Each process is therefore looked up together with a *marker*: text that its command
+line must contain (the directory of its cluster). A pid whose command line lacks the marker is treated as gone.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 
 class ProcessError(RuntimeError):
-    """A process did not start or did not go away."""
+    """A process did not start or did not end."""
 
 
 @dataclass(frozen=True)
 class RecordedProcess:
-    """The process whose pid stands in `pid_file` and whose command line contains `marker`."""
+    """The process whose pid is in `pid_file` and whose command line contains `marker`."""
 
     pid_file: Path
     marker: str
 
     def pid(self) -> int | None:
-        """Its pid, or None when it is not running (a zombie has no command line and counts as not running)."""
+        """Returns the pid, or None if the process is not running. A zombie has no command line and counts as not running."""
         try:
             pid = int(self.pid_file.read_text())
             command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -35,13 +35,13 @@ class RecordedProcess:
         return pid if self.marker in command_line.replace(b"\0", b" ").decode(errors="replace") else None
 
     def adopt(self, pid: int) -> None:
-        """Record a process that was started in another way. ProcessError when another one already runs."""
+        """Records a process that was started in another way. Raises ProcessError if another one already runs."""
         if self.pid() is not None:
             raise ProcessError(f"{self.pid_file.stem} is already running as pid {self.pid()}")
         self.pid_file.write_text(str(pid))
 
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Start `command` in a session of its own, output appended to `log`. ProcessError when it already runs."""
+        """Starts `command` in its own session and appends its output to `log`. Raises ProcessError if it already runs."""
         if self.pid() is not None:
             raise ProcessError(f"{self.pid_file.stem} is already running as pid {self.pid()}")
         opened = [
@@ -53,24 +53,24 @@ class RecordedProcess:
             command[0], list(command), dict(os.environ if environment is None else environment), file_actions=opened, setsid=True
         )
         self.pid_file.write_text(str(pid))
-        # A new process has no command line for an instant, in which it would count as not running.
+        # A new process briefly has no command line and would count as not running.
         while self.pid() is None and not _reap(pid):
             time.sleep(0.001)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal. ProcessError when it is not running."""
+        """Sends a signal. Raises ProcessError if the process is not running."""
         pid = self.pid()
         if pid is None:
             raise ProcessError(f"{self.pid_file.stem} is not running")
         os.kill(pid, number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 10.0) -> None:
-        """End it and wait until it is gone; after `timeout` seconds with SIGKILL. Nothing happens when it is not running."""
+        """Ends the process and waits until it is gone; after `timeout` seconds with SIGKILL. Does nothing if it is not running."""
         pid = self.pid()
         if pid is not None:
             os.kill(pid, number)
             if number is not signal.SIGKILL:
-                os.kill(pid, signal.SIGCONT)  # a paused process would never see the signal
+                os.kill(pid, signal.SIGCONT)  # a paused process would never receive the signal
             self._wait_gone(pid, timeout)
         self.pid_file.unlink(missing_ok=True)
 
@@ -91,7 +91,7 @@ class RecordedProcess:
 
 
 def _reap(pid: int) -> bool:
-    """Take the exit status of an ended child of ours, so that it does not stay a zombie. Whether there was one to take."""
+    """Reads the exit status of an ended child of this process, so that it does not stay a zombie. Returns whether there was one."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -20,9 +20,9 @@ from testbed.processes import RecordedProcess
 from testbed.waiting import wait_until
 
 SCRAPE_ANNOTATION = "prometheus.io/scrape"
-"""Pods carrying it with "true" are scraped."""
+"""Pods with this annotation set to "true" are scraped."""
 PORT_ANNOTATION = "prometheus.io/port"
-"""Port of their /metrics."""
+"""Annotation with the port of a pod's /metrics."""
 
 
 class PrometheusError(RuntimeError):
@@ -30,11 +30,12 @@ class PrometheusError(RuntimeError):
 
 
 class Prometheus:
-    """Prometheus for one cluster; ends with it at the latest.
+    """Prometheus for one cluster; it ends with the cluster at the latest.
 
-    `kubeconfig` is the identity under which pods are found (the cluster's administrator by default; get, list and watch on pods suffice),
-    `namespaces` limits where, `rule_files` are recording and alerting rules. Series carry namespace, pod and node, and each pod label
-    with characters not allowed in label names made `_`. One started later under the same `name` goes on with the data of this one.
+    `kubeconfig` is the identity that finds the pods (by default the cluster's administrator; get, list and watch on pods are enough).
+    `namespaces` limits where it looks. `rule_files` are recording and alerting rules. Series have the labels namespace, pod and node, and
+    every pod label, with `_` for characters not allowed in label names. A later one with the same `name` continues with the data of this
+    one.
     """
 
     def __init__(
@@ -54,14 +55,14 @@ class Prometheus:
         self.url = ""
 
     def start(self, timeout: float = 30.0) -> Prometheus:
-        """Start it on a free port of 127.0.0.1 and wait until it answers queries. `url` is known from then on."""
+        """Starts Prometheus on a free port of 127.0.0.1 and waits until it answers queries. `url` is known from then on."""
         self._directory.mkdir(exist_ok=True)
         config = self._directory / "prometheus.yml"
         config.write_text(yaml.safe_dump(self._config))
         self._log.write_text("")
         command = [str(binaries.path_of("prometheus")), f"--config.file={config}", f"--storage.tsdb.path={self._directory / 'data'}"]
         command += ["--web.listen-address=127.0.0.1:0", "--web.enable-lifecycle"]
-        # Targets are otherwise taken over every 5 s only: an age for pods that live for seconds.
+        # Otherwise targets are updated only every 5 s, which is too slow for pods that live for seconds.
         command += ["--scrape.discovery-reload-interval=1s", "--log.format=json"]
         self._process.start(command, self._log)
         try:
@@ -73,7 +74,7 @@ class Prometheus:
         return self
 
     def stop(self) -> None:
-        """End it. Its data stay until the cluster goes, so a restart continues."""
+        """Stops Prometheus. Its data stay as long as the cluster, so a restart continues with them."""
         self._process.stop()
 
     def __enter__(self) -> Prometheus:
@@ -83,35 +84,36 @@ class Prometheus:
         self.stop()
 
     def scrape(self, url: str, **labels: str) -> None:
-        """Scrape this address from now on, instead of one given earlier: an operator's, which is no pod here.
+        """Scrapes this address from now on instead of an earlier one. It is for the operator, which is no pod here.
 
-        A label that the series bring along themselves becomes `exported_…`, as Prometheus does it by default.
+        Labels that the series already have become `exported_…`, as is Prometheus' default.
         """
         unfinished = self._others.with_suffix(".new")
         unfinished.write_text(json.dumps([{"targets": [url.removeprefix("http://")], "labels": labels}]))
         unfinished.rename(self._others)
 
     def query(self, promql: str, at: float | None = None) -> list[dict[str, Any]]:
-        """Result of an instant query at Unix time `at` (now by default); for a vector, dicts of `metric` and `value`.
+        """Returns the result of an instant query at Unix time `at` (now by default); for a vector, dicts of `metric` and `value`.
 
-        PrometheusError when the query is refused.
+        Raises PrometheusError if the query is refused.
         """
         parameters = {"query": promql} | ({} if at is None else {"time": f"{at:.3f}"})
         result: list[dict[str, Any]] = self._ask("query", parameters)["result"]
         return result
 
     def query_range(self, promql: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
-        """Result of a range query between two Unix times: dicts of `metric` and `values`. PrometheusError when it is refused."""
+        """Returns the result of a range query between two Unix times: dicts of `metric` and `values`. Raises PrometheusError if it is
+        refused."""
         parameters = {"query": promql, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
         result: list[dict[str, Any]] = self._ask("query_range", parameters)["result"]
         return result
 
     def rules(self) -> list[dict[str, Any]]:
-        """Every rule with its `health` and, where it could not be evaluated, `lastError`."""
+        """Returns every rule with its `health` and, if its evaluation failed, `lastError`."""
         return [rule for group in self._ask("rules", {})["groups"] for rule in group["rules"]]
 
     def values(self, promql: str) -> dict[str, float]:
-        """`query`, as numbers by pod; series without a pod label come under the empty name."""
+        """Returns `query` as numbers by pod; series without a pod label have the empty name."""
         return {series["metric"].get("pod", ""): float(series["value"][1]) for series in self.query(promql)}
 
     def _ask(self, what: str, parameters: dict[str, str]) -> Any:
@@ -122,7 +124,7 @@ class Prometheus:
             raise PrometheusError(f"{parameters}: {error.read().decode(errors='replace')}") from error
 
     def _listening_url(self) -> str | None:
-        running = self._process.pid() is not None  # asked before reading, or its last words would be missed
+        running = self._process.pid() is not None  # check before reading, otherwise its last lines would be missed
         log = self._log.read_text(errors="replace")
         found = re.search(r'"msg":"Listening on","component":"web","address":"(127\.0\.0\.1:\d+)"', log)
         if found is None and not running:
@@ -164,7 +166,7 @@ def _relabelling() -> list[dict[str, Any]]:
     return [
         {"source_labels": [annotation[SCRAPE_ANNOTATION]], "action": "keep", "regex": "true"},
         {"source_labels": [meta + "pod_phase"], "action": "keep", "regex": "Running"},
-        # One target per pod, whatever the number of its containers and ports: the rest become equal to it and are merged.
+        # One target per pod, whatever the number of its containers and ports: the others become equal to it and are merged.
         {
             "source_labels": [meta + "pod_ip", annotation[PORT_ANNOTATION]],
             "regex": r"(.+);(\d+)",

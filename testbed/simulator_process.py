@@ -18,9 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 
 class SimulatorProcess:
-    """``speed`` is simulated seconds per second; ``startup_s`` the time engines take to load where their pods do not say.
+    """The simulator's process. ``speed`` is simulated seconds per second; ``startup_s`` is the load time of engines whose pods do not set
+    one.
 
-    ``stop_s``: deleted pods get SIGTERM after so many seconds instead of their preStop pause, and end as soon as their engine is drained.
+    ``stop_s``: deleted pods get SIGTERM after this many seconds instead of their preStop pause, and end as soon as their engine is drained.
     """
 
     def __init__(self, cluster: Cluster, *, speed: float = 1.0, startup_s: float = 0.0, stop_s: float | None = None) -> None:
@@ -32,7 +33,7 @@ class SimulatorProcess:
         self.control = ""
 
     def start(self) -> SimulatorProcess:
-        """Start it and wait until it has seen every pod."""
+        """Starts the simulator and waits until it has seen every pod."""
         self.log.unlink(missing_ok=True)
         command = [sys.executable, "-m", "testbed.simulator", "fleet", f"--kubeconfig={self._cluster.admin_kubeconfig}", *self._options]
         self._process.start(command, self.log, _environment())
@@ -43,12 +44,12 @@ class SimulatorProcess:
         self._process.stop()
 
     def pods(self) -> list[dict[str, Any]]:
-        """What it plays: address, port, engine, release, block size, argv and faults of each pod."""
+        """Returns address, port, engine, release, block size, argv and faults of each simulated pod."""
         listed: list[dict[str, Any]] = self.ask("GET", "/pods")
         return listed
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | Sequence[Any] | None = None) -> Any:
-        """Its control interface, or with a full URL a pod's own ``/sim/`` one."""
+        """Returns the answer of its control interface, or with a full URL that of a pod's own ``/sim/`` interface."""
         url = path if path.startswith("http") else self.control + path
         data = None if body is None else json.dumps(body).encode()
         with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""Waiting for something outside this process."""
+"""Waits for something outside this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Found = TypeVar("Found")
 
 
 def wait_until(condition: Callable[[], Found | None], what: str, timeout: float = 30.0, interval: float = 0.05) -> Found:
-    """The first truthy value of `condition`. TimeoutError naming `what` after `timeout` seconds."""
+    """Returns the first truthy value of `condition`. Raises TimeoutError naming `what` after `timeout` seconds."""
     give_up_at = time.monotonic() + timeout
     while True:
         found = condition()

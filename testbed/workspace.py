@@ -1,7 +1,7 @@
-"""Directories of clusters: one per cluster, claimed by a living process, swept when its owner has died.
+"""Directories of clusters: one per cluster, owned by a running process, removed after its owner died.
 
-An owner holds a lock on its directory for as long as it lives; a lock that can be taken therefore means the owner is gone, whatever
-became of its pid. A *kept* cluster has no owner and stays until it is taken down.
+An owner holds a lock on its directory as long as it lives. If the lock can be taken, the owner is gone, whatever its pid is used for now. A
+*kept* cluster has no owner and stays until it is taken down.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 from testbed.binaries import cache_root
 from testbed.processes import RecordedProcess
 
-# 127.0.0.0/16 is left alone: it holds the servers themselves and what resolvers use.
+# 127.0.0.0/16 stays free: the servers themselves and resolvers use it.
 _SLOTS = range(1, 255)
 _PORTS_PER_CLUSTER = 6
-_FIRST_PORT = 21000  # 254 times 6 from here stay below the ports the kernel gives out by itself
+_FIRST_PORT = 21000  # 254 times 6 from here stay below the ports that the kernel assigns
 
 
 class WorkspaceError(RuntimeError):
-    """A cluster's directory cannot be had; the message says why."""
+    """A cluster's directory is not available; the message says why."""
 
 
 def clusters_root() -> Path:
-    """Directory of all clusters of this user."""
+    """Returns the directory of all clusters of this user."""
     return cache_root() / "clusters"
 
 
@@ -47,9 +47,9 @@ class Workspace:
 
     @classmethod
     def claim(cls, name: str | None = None) -> Workspace:
-        """A fresh directory owned by this process, after sweeping what dead owners left. Without a name one is made up.
+        """Returns a fresh directory owned by this process, after removing what dead owners left. Without a name one is generated.
 
-        Raises WorkspaceError when the name is taken by a living or kept cluster.
+        Raises WorkspaceError if a running or kept cluster has the name.
         """
         with machine_lock():
             sweep()
@@ -68,7 +68,7 @@ class Workspace:
 
     @classmethod
     def open(cls, name: str) -> Workspace:
-        """The directory of an existing cluster, without owning it. WorkspaceError when there is none."""
+        """Returns the directory of an existing cluster without owning it. Raises WorkspaceError if there is none."""
         for workspace in existing():
             if workspace.name == name:
                 return workspace
@@ -76,27 +76,28 @@ class Workspace:
 
     @property
     def ports(self) -> range:
-        """Ports of 127.0.0.1 for its control plane, unique among this user's clusters."""
+        """Returns the ports of 127.0.0.1 for its control plane, unique among this user's clusters."""
         return _ports(self.slot)
 
     @property
     def pid_directories(self) -> tuple[Path, Path]:
-        """Where pids are recorded: by kwokctl for the control plane, by us for the rest."""
+        """Returns the directories of pid files: kwokctl's for the control plane, and the one for all other processes."""
         return self.control_plane / "pids", self.directory / "pids"
 
     @property
     def control_plane(self) -> Path:
-        """Directory kwokctl keeps for this cluster."""
+        """Returns the directory that kwokctl keeps for this cluster."""
         return self.directory / "clusters" / self.name
 
     def process(self, name: str) -> RecordedProcess:
-        """A process of ours (not of kwokctl) that belongs to this cluster; its command line must name a path in the directory."""
+        """Returns a process of the test bed (not of kwokctl) that belongs to this cluster. Its command line must contain a path in the
+        directory."""
         pids = self.directory / "pids"
         pids.mkdir(exist_ok=True)
         return RecordedProcess(pids / f"{name}.pid", str(self.directory))
 
     def has_owner(self) -> bool:
-        """Whether a living process owns it."""
+        """Returns whether a living process owns the directory."""
         if self._lock is not None:
             return True
         lock = _try_lock(self.directory)
@@ -105,19 +106,19 @@ class Workspace:
         return lock is None
 
     def is_running(self) -> bool:
-        """Whether any of its processes lives."""
+        """Returns whether any of its processes lives."""
         return any(process.pid() is not None for process in self._processes())
 
     def keep(self) -> None:
-        """Leave it to people: it outlives this process and is never swept."""
+        """Keeps the cluster: it outlives this process and is never swept."""
         self.kept = True
         self._record()
         self._release()
 
     def remove(self) -> None:
-        """End every process recorded in the directory, then delete it."""
+        """Ends every process recorded in the directory, then deletes the directory."""
         for process in self._processes():
-            process.stop(signal.SIGKILL)  # nothing of it is wanted any more
+            process.stop(signal.SIGKILL)  # nothing of it is needed any more
         shutil.rmtree(self.directory, ignore_errors=True)
         self._release()
 
@@ -143,7 +144,7 @@ class Workspace:
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """Held while a directory is claimed or swept."""
+    """Holds the lock of this machine while a directory is claimed or swept."""
     clusters_root().mkdir(parents=True, exist_ok=True)
     with (clusters_root() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -151,21 +152,20 @@ def machine_lock() -> Iterator[None]:
 
 
 def existing() -> list[Workspace]:
-    """Every cluster directory of this user, living or not."""
+    """Returns every cluster directory of this user, running or not."""
     found = []
     for directory in sorted(path for path in clusters_root().glob("*") if path.is_dir()):
         try:
             record = json.loads((directory / "cluster.json").read_text())
         except (OSError, ValueError):
-            record = {"slot": 0, "kept": False}  # its owner died between making the directory and writing the record
+            record = {"slot": 0, "kept": False}  # the owner died between creating the directory and writing the record
         found.append(Workspace(directory.name, directory, int(record["slot"]), bool(record["kept"])))
     return found
 
 
 def sweep() -> list[str]:
-    """Remove clusters whose owner died, and kept ones with no process left (after a reboot). Call under `machine_lock`. Returns their
-    names.
-    """
+    """Removes clusters whose owner died, and kept ones without a process (after a reboot). Call it under `machine_lock`. Returns their
+    names."""
     swept = []
     for workspace in existing():
         abandoned = not workspace.is_running() if workspace.kept else True

@@ -1,7 +1,7 @@
 """A reverse proxy between one operator and the API server that sees every write, and may lose it or its answer.
 
-The operator's own bearer token is passed on, so RBAC holds as without the proxy. Lease renewals are not counted: they come with time and
-not with work.
+The operator's own bearer token is passed on, so RBAC applies as without the proxy. Lease renewals are not counted, because they depend on
+time and not on work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _START_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write; ``number`` counts from 1 in the order of arrival, ``kind`` is the plural (``deployments``), ``name`` empty in a POST."""
+    """One write. ``number`` counts from 1 in the order of arrival, ``kind`` is the plural (``deployments``), ``name`` is empty in a
+    POST."""
 
     number: int
     method: str
@@ -41,15 +42,15 @@ class Write:
 
 
 Before = Callable[[Write], bool]
-"""Asked before a write is forwarded; False loses it, and the operator waits for an answer that never comes."""
+"""Called before a write is forwarded. False loses it, and the operator waits for an answer that never comes."""
 After = Callable[[Write, int], bool]
-"""Asked once the API server has answered a write (with this status); False loses the answer."""
+"""Called after the API server has answered a write with this status. False loses the answer."""
 
 
 class WriteProxy:
-    """Runs in a thread of its own while its ``with`` block lasts. The hooks may be set at any time and may block: the write waits.
+    """A proxy that runs in its own thread during its ``with`` block. The hooks may be set at any time and may block: the write waits.
 
-    ``kubeconfig`` is the operator's with its certificate authority inside; ``through`` becomes a copy of it that leads here.
+    ``kubeconfig`` is the operator's, with its certificate authority inside. ``through`` becomes a copy of it that leads to this proxy.
     """
 
     def __init__(self, kubeconfig: Path, through: Path) -> None:
@@ -64,7 +65,7 @@ class WriteProxy:
         self.pass_all()
 
     def pass_all(self) -> None:
-        """Lose nothing from now on."""
+        """Loses nothing from now on."""
         self.before: Before = lambda write: True
         self.after: After = lambda write, status: True
 
@@ -139,5 +140,5 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 async def _never() -> None:
-    """Until the other side hangs up."""
+    """Waits until the other side closes the connection."""
     await asyncio.get_running_loop().create_future()

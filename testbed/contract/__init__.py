@@ -1,1 +1,1 @@
-"""The engine contract: our command lines, judged by the engines' own argument parsers on a machine without a GPU."""
+"""The engine contract: the engines' own argument parsers check our command lines on a machine without a GPU."""

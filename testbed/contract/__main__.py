@@ -1,7 +1,7 @@
-"""``python -m testbed.contract``: every golden command line and every refused one, judged by the real parsers and by our own.
+"""``python -m testbed.contract`` checks every golden and every refused command line with the real parsers and with ours.
 
-Prints accepted and refused counts by engine and release, then ``N passed, N failed``. Exit status 1 where a verdict is not the
-expected one, 2 where an environment could not be built or a real parser broke.
+It prints accepted and refused counts by engine and release, then ``N passed, N failed``. The exit status is 1 if a verdict differs from the
+expected one, 2 if an environment could not be built or a real parser broke.
 """
 
 from __future__ import annotations

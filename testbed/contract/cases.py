@@ -1,7 +1,7 @@
-"""Command lines that must not run, and odd ones that may: by which release's parser they are refused, and by us.
+"""Command lines that must not run, and unusual ones that may: which release's parser refuses them, and whether we do.
 
-A case names the releases whose own parser and resolution refuse it, with a piece of the message. What they let through although it
-cannot work is in ``ours``: a launch request that ``Engine.problems`` must refuse.
+A case names the releases whose own parser and resolution refuse it, with a part of the message. ``ours`` holds what they accept although it
+cannot work: a launch request that ``Engine.problems`` must refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SGLANG, VLLM = TABLE["sglang"].tested, TABLE["vllm"].tested
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``args`` follow a base command line that is accepted; ``refused`` maps release to a piece of the engine's message."""
+    """One case. ``args`` follow a base command line that is accepted; ``refused`` maps each release to a part of the engine's message."""
 
     name: str
     engine: str
@@ -36,7 +36,7 @@ class Case:
     """vLLM: changes to the base speculative configuration; None removes a key."""
 
     def command(self, target: str, drafter: str) -> list[str]:
-        """Arguments after the entry point."""
+        """Returns the arguments after the entry point."""
         if self.engine == "sglang":
             base = [f"--model-path={target}", "--speculative-algorithm=DFLASH", "--mem-fraction-static=0.75"]
             return [*base, *([f"--speculative-draft-model-path={drafter}"] if self.drafter else []), *self.args]

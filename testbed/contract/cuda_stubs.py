@@ -1,7 +1,7 @@
 """Do-nothing CUDA libraries, so that CUDA builds of torch and vLLM can be imported on a machine without a GPU.
 
-Every symbol that torch's and vLLM's libraries want from CUDA, NCCL and NVSHMEM is defined as "return 0"; ``cudaGetDeviceCount``
-answers "no device". Symbol versions are kept: the loader aborts on an unversioned library where a version is asked for.
+Every symbol that the libraries of torch and vLLM need from CUDA, NCCL and NVSHMEM is defined as "return 0"; ``cudaGetDeviceCount`` answers
+"no device". Symbol versions are kept, because the loader aborts on an unversioned library if a version is requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TAG = b"do-nothing stub"
 
 
 def write_stubs(site_packages: Path, more: Sequence[Path] = ()) -> list[Path]:
-    """Write the libraries beside torch's own and return their paths. ``more`` are further folders of extensions that need them."""
+    """Writes the libraries beside torch's own and returns their paths. ``more`` are other folders with extensions that need them."""
     lib = site_packages / "torch" / "lib"
     files = [f for folder in (lib, site_packages / "vllm", *more) for f in sorted(folder.glob("*.so*")) if not _is_stub(f)]
     needed: set[str] = set()
@@ -54,7 +54,8 @@ def _compile(lib: Path, soname: str, todo: dict[str, str]) -> Path:
 
 
 def _belongs(version: str, soname: str) -> bool:
-    """Versioned symbols belong to the library of that name; the others are looked up globally, so one library holds them all."""
+    """Decides whether a symbol belongs to a library. Versioned symbols belong to the library of that name; others are looked up globally,
+    so one library holds them all."""
     if ".so" in version:
         return version == soname
     return soname.startswith("lib" + version.lower()) if version else soname.startswith("libnccl")

@@ -1,4 +1,4 @@
-"""A real engine's parser, asked in a process of its own: importing an engine takes seconds, a verdict next to nothing."""
+"""Runs a real engine's parser in a separate process: importing an engine takes seconds, a verdict almost no time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from testbed.contract.environments import DRIVERS, Environments, Release
 
 
 class DriverError(Exception):
-    """A real parser could not be asked: a hole in the environment, which must not pass for a verdict."""
+    """A real parser could not be asked. The environment is incomplete, and this must not count as a verdict."""
 
 
 def ask(
     environments: Environments, release: Release, gpu: str, lines: Sequence[tuple[Sequence[str], Mapping[str, str]]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The release's option table, and one verdict for each line (arguments and variables). ``gpu`` is as in ``environ``.
+    """Returns the release's option table, and one verdict for each line (arguments and variables). ``gpu`` is as in ``environ``.
 
-    Raises DriverError where the process fails or a verdict is missing.
+    Raises DriverError if the process fails or a verdict is missing.
     """
     asked = "".join(json.dumps({"args": list(args), "env": dict(env)}) + "\n" for args, env in lines)
     result = subprocess.run(

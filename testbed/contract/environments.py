@@ -1,8 +1,8 @@
 """Python environments that hold the real engines, built once per user.
 
-One virtual environment (torch and the newest vLLM) serves every contract-tested release; the others are folders laid over it on
-``PYTHONPATH``. CUDA libraries are replaced by do-nothing stubs, so no GPU and none of the 3 GB of NVIDIA wheels are needed. About
-3.6 GB on disk and one to three minutes the first time.
+One virtual environment (torch and the newest vLLM) serves every contract-tested release; the others are folders added to ``PYTHONPATH``.
+Do-nothing stubs replace the CUDA libraries, so no GPU and none of the 3 GB of NVIDIA wheels are needed. The environments take about 3.6 GB
+on disk and one to three minutes the first time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DRIVERS = CONTRACT / "drivers"
 
 
 class BuildError(Exception):
-    """The environments could not be built: the machine lacks a tool, the disk or the package index."""
+    """The environments could not be built: the machine lacks a tool, disk space or the package index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One contract-tested engine release and the overlays that make it importable, first one wins."""
+    """One contract-tested engine release and the overlays that make it importable; the first overlay takes precedence."""
 
     engine: str
     version: str
@@ -48,7 +48,7 @@ RELEASES = tuple(Release(engine, version, overlays) for engine, found in TABLE.i
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """Where the built environments lie."""
+    """Paths of the built environments."""
 
     root: Path
 
@@ -61,8 +61,8 @@ class Environments:
         return self.root / "models"
 
     def environ(self, release: Release, gpu: str) -> dict[str, str]:
-        """Variables for a driver process. ``gpu`` is ``compute capability:MiB:GPUs per node``."""
-        # PYTHONDONTWRITEBYTECODE, set on some CI machines, would double the time of every run
+        """Returns the variables for a driver process. ``gpu`` is ``compute capability:MiB:GPUs per node``."""
+        # PYTHONDONTWRITEBYTECODE, set on some CI machines, would double the time of every run.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VLLM", "SGLANG", "CUDA", "HF_"))}
         return kept | {
             "PYTHONPATH": os.pathsep.join(str(self.root / "overlays" / name) for name in release.overlays),
@@ -72,12 +72,12 @@ class Environments:
 
 
 def cache_root() -> Path:
-    """The user's cache folder for the test bed."""
+    """Returns the user's cache folder for the test bed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dflash-testbed" / "contract"
 
 
 def ready() -> Environments:
-    """The environments, built if this user has not got them yet. Raises BuildError."""
+    """Returns the environments and builds them if this user lacks them. Raises BuildError."""
     lists = sorted(REQUIREMENTS.glob("*.txt"))
     recipe = [*lists, Path(__file__).with_name("cuda_stubs.py"), DRIVERS / "models.py"]
     digest = hashlib.sha256(platform.python_version().encode())

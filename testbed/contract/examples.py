@@ -1,4 +1,4 @@
-"""Launch requests whose command lines are golden: the seed models and the variants that change the command line."""
+"""Launch requests with golden command lines: the seed models, and the variants that change the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEDS: Mapping[str, tuple[str, int]] = {
     "397b-a17b": ("Qwen/Qwen3.5-397B-A17B", 8),
 }
 BETWEEN: Mapping[str, str] = {"sglang": "0.5.21", "vllm": "0.29.0"}
-"""An untested release with a tested one on either side."""
+"""An untested release per engine that lies between two tested ones."""
 RELEASES: Mapping[str, tuple[str, ...]] = {
     engine: tuple(sorted({found.floor, BETWEEN[engine], *found.tested}, key=version)) for engine, found in TABLE.items()
 }
@@ -29,7 +29,7 @@ B200 = "NVIDIA-B200"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """``name`` is ``<engine>-<release>/<what>``, the golden file without its ending."""
+    """One launch request. ``name`` is ``<engine>-<release>/<what>``, the name of the golden file without its ending."""
 
     name: str
     engine: str
@@ -37,7 +37,7 @@ class Example:
 
 
 def request(engine: str, release: str, model: str, tensor: int) -> LaunchRequest:
-    """What the operator asks for a catalogued target with nothing else set."""
+    """Returns the operator's request for a catalogued target with nothing else set."""
     pair = Catalog.load().find(model)
     if pair is None or pair.trained_block_size is None:
         raise LookupError(model)
@@ -60,7 +60,7 @@ def request(engine: str, release: str, model: str, tensor: int) -> LaunchRequest
 
 
 def examples() -> Iterator[Example]:
-    """All of them: every seed on every release, the variants on the contract-tested ones."""
+    """Yields all examples: every seed on every release, the variants on the contract-tested ones."""
     for engine, releases in RELEASES.items():
         for release in releases:
             prefix = f"{engine}-{release}"

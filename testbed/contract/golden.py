@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*=")
 
 
 def rendered(example: Example) -> Mapping[str, str]:
-    """File name (below GOLDEN) -> text: the leader's command line, and the workers' where there are any."""
+    """Returns file name (below GOLDEN) -> text: the leader's command line, and the workers' if there are any."""
     launch = ENGINES[example.engine].launch(example.request)
     variables = [f"{name}={value}" for name, value in sorted(launch.env.items())]
     files = {f"{example.name}.txt": _text([*variables, *launch.command, *launch.args])}
@@ -24,14 +24,14 @@ def rendered(example: Example) -> Mapping[str, str]:
 
 
 def read(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Variables and command line of a golden file."""
+    """Returns the variables and command line of a golden file."""
     lines = path.read_text().splitlines()
     variables = [line for line in lines if _VARIABLE.match(line)]
     return dict(line.split("=", 1) for line in variables), lines[len(variables) :]
 
 
 def files() -> Iterator[tuple[str, str, Path]]:
-    """Engine, release and path of every golden file."""
+    """Yields engine, release and path of every golden file."""
     for path in sorted(GOLDEN.glob("*/*.txt")):
         engine, _, release = path.parent.name.partition("-")
         yield engine, release, path

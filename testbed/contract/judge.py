@@ -1,4 +1,4 @@
-"""Verdicts on command lines, from the real parsers and from ours, and where they differ."""
+"""Verdicts on command lines from the real parsers and from ours, and where they differ."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from testbed.simulator.argv import ArgvError, Host, parse
 _FAKE_GPUS = {B200: "10.0:183359:8", H100: "9.0:81559:8"}
 _GPUS_PER_NODE = 8
 _ENTRY_POINT = {"sglang": ("python3", "-m", "sglang.launch_server"), "vllm": ("vllm", "serve")}
-# vLLM 0.26's kernels for hybrid targets load with another torch only; its arguments do not depend on the target's class
+# vLLM 0.26's kernels for hybrid targets load only with another torch; its arguments do not depend on the target's class.
 _DENSE = "Qwen/Qwen3-8B"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A command line to judge: arguments after the entry point, and what is expected of them."""
+    """A command line to check: arguments after the entry point, and the expected verdict."""
 
     name: str
     args: tuple[str, ...]
@@ -34,7 +34,7 @@ class Line:
     gpu: str
     dense: bool
     refusal: str | None
-    """A piece of the engine's message; None: accepted."""
+    """A part of the engine's message; None: accepted."""
 
 
 @dataclass(slots=True)
@@ -48,12 +48,12 @@ class Outcome:
 
 
 def check_release(environments: Environments, release: Release) -> Outcome:
-    """All lines of one release through its own parser and the simulator's, and the simulator's option table. Raises DriverError."""
+    """Checks all lines of one release with its own parser and the simulator's, and the simulator's option table. Raises DriverError."""
     outcome = Outcome()
     by_gpu: dict[str, list[Line]] = defaultdict(list)
     for line in (*_golden_lines(environments, release), *_case_lines(environments, release)):
         by_gpu[line.gpu].append(line)
-    # a machine without a GPU resolves to the CPU where SGLang is not told
+    # A machine without a GPU resolves to the CPU if SGLang is not told otherwise.
     device = ("--device=cuda",) if release.engine == "sglang" else ()
     for gpu, lines in by_gpu.items():
         table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [((*line.args, *device), line.env) for line in lines])
@@ -70,7 +70,7 @@ def check_release(environments: Environments, release: Release) -> Outcome:
 
 
 def refused_by_us() -> Outcome:
-    """What no parser refuses but cannot work: ``Engine.problems`` must."""
+    """Checks what no parser refuses although it cannot work: ``Engine.problems`` must refuse it."""
     outcome = Outcome()
     for case in CASES:
         if case.ours is None:
@@ -109,7 +109,7 @@ def _folders(environments: Environments, dense: bool) -> tuple[str, str]:
 
 
 def _localised(arg: str, engine: str, position: int, target: str, drafter: str) -> str:
-    """Repository ids replaced by folders, which resolve offline, and what LeaderWorkerSet's variables expand to."""
+    """Returns an argument with repository ids replaced by folders, which resolve offline, and with LeaderWorkerSet's variables expanded."""
     name, _, value = arg.partition("=")
     if name == "--model-path":
         return f"{name}={target}"

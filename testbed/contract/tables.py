@@ -15,14 +15,14 @@ _ANY_GPU = "10.0:183359:8"
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """A table as it is kept: JSON with one fact or option a line."""
+    """Returns the text of a table: JSON with one fact or option per line."""
     facts = [f"{json.dumps(key)}:{_compact(value)}" for key, value in table.items() if key != "options"]
     options = ",\n".join(_compact(option) for option in table["options"])
     return "{" + ",\n".join([*facts, f'"options":[\n{options}\n]']) + "}\n"
 
 
 def table_path(release: Release) -> Path:
-    """Where the simulator reads the table of a release."""
+    """Returns the path from which the simulator reads a release's table."""
     return FLAGS / f"{release.engine}-{release.version}.json"
 
 
@@ -31,7 +31,7 @@ def _compact(value: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite every table."""
+    """Rewrites every table."""
     environments = ready()
     for release in RELEASES:
         table, _ = ask(environments, release, _ANY_GPU, [])

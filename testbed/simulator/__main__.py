@@ -1,4 +1,5 @@
-"""``fleet`` plays all engine pods of a test cluster; ``serve -- COMMAND`` is one engine, started by the real engine's command line."""
+"""``fleet`` simulates all engine pods of a test cluster; ``serve -- COMMAND`` is one engine, started with the real engine's command
+line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many drafts of a block the target accepts, position by position.
+"""Number of drafts in a block that the target accepts, position by position.
 
-The chance that position ``i`` is accepted, given that all before it were, is ``p * d**i``: it falls slowly along the block.
-``d`` = 0.9925 reproduces the published acceptance lengths of one block size from those of another within 1.5 to 2.5 %.
+The probability that position ``i`` is accepted, given that all before it were, is ``p * d**i``: it falls slowly along the block. With ``d``
+= 0.9925 the acceptance lengths of one block size predict the published ones of another within 1.5 to 2.5 %.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ DECAY = 0.9925
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCurve:
-    """``first`` is p, the chance that the first draft of a block is accepted."""
+    """An acceptance curve. ``first`` is p, the probability that the first draft of a block is accepted."""
 
     first: float
 
     def survival(self, block: int, factor: float = 1.0) -> tuple[float, ...]:
-        """Chance that positions 0 ... block - 2 are accepted together with all before them.
+        """Returns the probabilities that positions 0 ... block - 2 are accepted together with all before them.
 
-        ``factor`` scales every conditional chance: 0 is a collapsed drafter (acceptance length 1), 1 the curve itself.
+        ``factor`` scales every conditional probability: 0 is a collapsed drafter (acceptance length 1), 1 the curve itself.
         """
         chances: list[float] = []
         alive = 1.0
@@ -31,12 +31,12 @@ class AcceptanceCurve:
         return tuple(chances)
 
     def length(self, block: int, factor: float = 1.0) -> float:
-        """Tokens committed per verify step, bonus token included: 1 ... block."""
+        """Returns the tokens committed per verify step, bonus token included: 1 ... block."""
         return 1.0 + sum(self.survival(block, factor))
 
 
 def solve(length: float, block: int) -> AcceptanceCurve:
-    """The curve whose mean acceptance length at ``block`` is ``length``. Raises ValueError outside 1 ... block."""
+    """Returns the curve whose mean acceptance length at ``block`` is ``length``. Raises ValueError outside 1 ... block."""
     if not 1.0 <= length <= block:
         raise ValueError(f"acceptance length {length} is outside 1 ... {block}")
     low, high = 0.0, DECAY ** -(block - 1)
@@ -50,7 +50,7 @@ def solve(length: float, block: int) -> AcceptanceCurve:
 
 
 class Sampler:
-    """Draws accepted drafts whose share per position is exactly ``survival``, in one table look-up per draw."""
+    """Draws accepted drafts whose share per position is exactly ``survival``, with one table look-up per draw."""
 
     __slots__ = ("_falling", "drafts")
 
@@ -59,5 +59,5 @@ class Sampler:
         self._falling = [-chance for chance in survival]
 
     def accepted(self, uniform: float) -> int:
-        """Accepted drafts (0 ... drafts) for a number drawn uniformly from [0, 1)."""
+        """Returns accepted drafts (0 ... drafts) for a number drawn uniformly from [0, 1)."""
         return bisect_left(self._falling, -uniform)

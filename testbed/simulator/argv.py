@@ -1,6 +1,6 @@
 """The engines' command lines, parsed as strictly as the engines do: ``parse(engine, release, command)``.
 
-Options come from tables taken from the real parsers; what the engines check after parsing is in ``argv_rules``.
+Options come from tables taken from the real parsers. ``argv_rules`` has the engines' checks after parsing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VLLM_REQUESTS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ParsedArgv:
-    """A command line the engine accepts. ``values`` holds every option by argparse destination; None where unset."""
+    """A command line that the engine accepts. ``values`` holds every option by argparse destination; None if unset."""
 
     engine: str
     release: str
@@ -47,7 +47,7 @@ class ParsedArgv:
 
     @property
     def served_model_name(self) -> str:
-        """The name clients use; the target's where none is given."""
+        """The name that clients use; by default the target's."""
         name = self.values["served_model_name"]
         if isinstance(name, list):
             name = name[0] if name else None
@@ -66,7 +66,7 @@ class ParsedArgv:
 
     @property
     def block_size(self) -> int:
-        """Tokens verified per step and request; 1 while speculation is off. With a schedule: the largest."""
+        """Tokens verified per step and request; 1 while speculation is off. With a schedule it is the largest block size."""
         if not self.drafting:
             return 1
         if config := self.speculative_config:
@@ -76,7 +76,7 @@ class ParsedArgv:
     @property
     def schedule(self) -> tuple[tuple[int, int, int], ...] | None:
         """vLLM's table of (first, last, drafts) by number of requests in a step, ascending, or None. Under data parallelism vLLM only warns
-        and does not follow it."""
+        and does not follow the table."""
         table = (self.speculative_config or {}).get("num_speculative_tokens_per_batch_size")
         if not table or int(self.values["data_parallel_size"]) > 1:
             return None
@@ -91,7 +91,7 @@ class ParsedArgv:
 
     @property
     def drafter_revision(self) -> str | None:
-        """The drafter's revision where one is given."""
+        """The drafter's revision if one is given."""
         if self.engine == "vllm":
             return _text((self.speculative_config or {}).get("revision"))
         return _text(self.values["speculative_draft_model_revision"])
@@ -108,7 +108,7 @@ class ParsedArgv:
 
     @property
     def nodes(self) -> int:
-        """Pods of one replica."""
+        """Number of pods of one replica."""
         return int(self.values["nnodes"])
 
     @property
@@ -118,10 +118,10 @@ class ParsedArgv:
 
     @property
     def max_concurrency(self) -> int:
-        """Requests in one step at most."""
+        """Maximum requests in one step."""
         if self.engine == "vllm":
             return int(self.values["max_num_seqs"] or _VLLM_REQUESTS)
-        # SGLang resets an unset limit to 48 with DFlash
+        # SGLang resets an unset limit to 48 with DFlash.
         return int(self.values["max_running_requests"] or (_SGLANG_DFLASH_REQUESTS if self.drafting else _SGLANG_REQUESTS))
 
     @property
@@ -137,7 +137,7 @@ class ParsedArgv:
 
     @property
     def shutdown_timeout_s(self) -> int | None:
-        """Seconds requests may still run after SIGTERM. vLLM: 0 aborts at once; None (SGLang): no limit."""
+        """Seconds that requests may still run after SIGTERM. vLLM: 0 aborts at once; None (SGLang): no limit."""
         return int(self.values["shutdown_timeout"]) if self.engine == "vllm" else None
 
     @property
@@ -147,10 +147,10 @@ class ParsedArgv:
 
 
 def parse(engine: str, release: str, command: Sequence[str], host: Host | None = None) -> ParsedArgv:
-    """Parse a container's command and arguments, ``$(NAME)`` already expanded.
+    """Returns a container's command and arguments parsed, with ``$(NAME)`` already expanded.
 
-    A release without a table of its own is parsed as its nearest older tested one. ``host`` states facts of the machine that some
-    checks need; without it those checks pass. Raises ArgvError as the engine exits, ValueError for an engine or release that cannot be.
+    A release without its own table is parsed as its nearest older tested one. ``host`` states facts of the machine that some checks need;
+    without it those checks pass. Raises ArgvError when the engine would exit, ValueError for an engine or release that does not exist.
     """
     dialect = ENGINES[engine].dialect(release) if engine in ENGINES else None
     if dialect is None or isinstance(dialect, Problem):
@@ -172,7 +172,7 @@ def _arguments(engine: str, command: Sequence[str]) -> list[str]:
 
 
 def _flexible(arguments: Sequence[str]) -> list[str]:
-    """What vLLM's FlexibleArgumentParser does first: ``_`` is ``-`` in names, ``--a.b=c`` is ``--a {"b": c}``."""
+    """Does what vLLM's FlexibleArgumentParser does first: ``_`` becomes ``-`` in names, ``--a.b=c`` becomes ``--a {"b": c}``."""
     result: list[str] = []
     nested: dict[str, dict[str, Any]] = {}
     pending = iter(arguments)

@@ -1,6 +1,6 @@
-"""What the engines check after parsing, as far as it decides whether they start with DFlash.
+"""The engines' checks after parsing that decide whether an engine starts with DFlash.
 
-Each rule was seen in the engines' own resolution code and is compared with it by the engine contract.
+Each rule was found in the engines' own resolution code. The engine contract compares it with that code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Facts about the machine and the models. None: unknown, and checks that need the fact pass."""
+    """Facts about the machine and the models. None is unknown, and checks that need the fact pass."""
 
     gpu_product: str | None = None
     gpus_per_node: int | None = None
@@ -28,19 +28,19 @@ class Host:
 
     @property
     def gpu(self) -> Generation | None:
-        """The GPU's generation where the product is known."""
+        """Returns the GPU's generation if the product is known."""
         return None if self.gpu_product is None else generation(self.gpu_product)
 
 
 def check(engine: str, release: str, values: Values, facts: Mapping[str, Any], host: Host) -> None:
-    """Raise ArgvError, exit status 1, where the engine raises after parsing."""
+    """Raises ArgvError with exit status 1 if the engine would raise after parsing."""
     rules: Callable[[str, Values, Mapping[str, Any], Host], str | None] = _sglang if engine == "sglang" else _vllm
     if message := rules(release, values, facts, host):
         raise raised(message)
 
 
 def raised(message: str) -> ArgvError:
-    """How an engine ends with a ValueError."""
+    """Returns the error with which an engine ends after a ValueError."""
     return ArgvError(1, f"Traceback (most recent call last):\n  ...\nValueError: {message}\n")
 
 
@@ -139,7 +139,8 @@ def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, A
 
 
 def schedule_refusal(table: Sequence[tuple[int, int, int]]) -> str | None:
-    """Why vLLM's scheduler ends the engine over a table of (first, last, drafts), ascending. The parser accepts it; this comes later."""
+    """Returns the reason why vLLM's scheduler ends the engine over a table of (first, last, drafts), ascending. The parser accepts the
+    table; the scheduler fails later."""
     end = 0
     for first, last, drafts in table:
         if first <= 0 or first > last:

@@ -1,7 +1,7 @@
 """Continuous batching in simulated time: requests join and leave between steps.
 
-A step with c requests lasts ``s(B, c)`` and commits for each of them a random 1 ... B tokens. Nothing here reads a clock: the caller says
-what time it is, and may be late; every event still happens at its exact time.
+A step with c requests lasts ``s(B, c)`` and commits a random 1 ... B tokens for each of them. Nothing here reads a clock: the caller gives
+the time and may be late; every event still happens at its exact time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import ModelTable
 
 PREFILL_S_PER_TOKEN = 1e-5
-"""100,000 prompt tokens per second: small beside decoding, as the published tables have it (they include prefill)."""
+"""Prefill time in seconds per prompt token: 100,000 tokens per second. It is small compared with decoding, as in the published tables
+(which include prefill)."""
 SCHEDULE_DRAFT_COST = 1.045
-"""Below its largest block a schedule is 3 to 6 % slower than a true block of that size: the draft pass still computes the full block."""
+"""Step time factor of a schedule below its largest block size. A schedule is 3 to 6 % slower there than a true block of that size, because
+the draft pass still computes the full block."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request in an engine. Times are simulated seconds, None until it happened (``last_token_s``: 0 before the first token)."""
+    """One request in an engine. Times are simulated seconds, None before they happen (``last_token_s``: 0 before the first token)."""
 
     workload: str
     prompt_tokens: int
@@ -39,9 +41,9 @@ class Request:
     verify_steps: int = 0
     aborted: bool = False
     chances: random.Random | None = None
-    """Draws this request's acceptance; None: the engine's own."""
+    """Draws this request's acceptance; None: the engine's own generator draws it."""
     draws: list[int] | None = None
-    """Where it is a list, tokens of each verify step are added to it, those that the length limit cuts included."""
+    """If it is a list, the tokens of each verify step are appended to it, including those that the length limit cuts."""
 
     @property
     def done(self) -> bool:
@@ -50,7 +52,7 @@ class Request:
 
 @dataclass(slots=True)
 class Pass:
-    """One step of the engine: request ``decoding[i]`` was given ``draws[i]`` tokens and its length limit let it keep ``kept[i]``."""
+    """One step of the engine. Request ``decoding[i]`` received ``draws[i]`` tokens, of which its length limit kept ``kept[i]``."""
 
     start_s: float
     end_s: float
@@ -62,19 +64,20 @@ class Pass:
 
 
 class Observer(Protocol):
-    """Told everything that happens, in order."""
+    """Is called for every event, in order."""
 
     def admitted(self, request: Request) -> None:
         """The request enters its first forward pass at ``admitted_s``."""
 
     def stepped(self, done: Pass, batch: Batch) -> None:
-        """A pass ended; its tokens are credited to its requests, ``last_token_s`` still says when each had its previous token."""
+        """A pass ended and its tokens are credited to its requests. ``last_token_s`` still holds the time of each request's previous
+        token."""
 
     def finished(self, request: Request) -> None:
-        """The last token is out."""
+        """The request generated its last token."""
 
     def aborted(self, request: Request) -> None:
-        """The client went away or the engine dropped the request."""
+        """The client disconnected or the engine dropped the request."""
 
 
 class Batch:
@@ -105,7 +108,7 @@ class Batch:
 
     @property
     def next_event_s(self) -> float | None:
-        """When the pass under way ends; None while idle."""
+        """Returns when the current pass ends; None while idle."""
         return self._current.end_s if self._current else None
 
     @property
@@ -114,23 +117,23 @@ class Batch:
 
     @property
     def in_service(self) -> list[Request]:
-        """Admitted requests, those in their prefill included."""
+        """Returns the admitted requests, including those in prefill."""
         return self.running + [r for r in self._current.prefilling if not r.done] if self._current else self.running
 
     @property
     def tokens_held(self) -> int:
-        """Tokens in the KV cache."""
+        """Returns the number of tokens in the KV cache."""
         return sum(request.prompt_tokens + request.generated for request in self.in_service)
 
     def submit(self, request: Request, now: float) -> None:
-        """A request arrives. Call advance(now) first if passes may have ended since."""
+        """Adds a request. Call advance(now) first if passes may have ended since."""
         request.arrived_s = now
         self.waiting.append(request)
         if self._current is None:
             self._begin(now)
 
     def abort(self, request: Request) -> None:
-        """Drops a request; its share of the pass under way is lost."""
+        """Drops a request. Its share of the current pass is lost."""
         if request.done:
             return
         request.aborted = True
@@ -141,12 +144,12 @@ class Batch:
         self._observer.aborted(request)
 
     def advance(self, now: float) -> None:
-        """Plays every pass that has ended by ``now``."""
+        """Runs every pass that has ended by ``now``."""
         while self._current is not None and self._current.end_s <= now:
             self.step()
 
     def step(self) -> float:
-        """Ends the pass under way and begins the next; returns the time. Raises RuntimeError while idle."""
+        """Ends the current pass and begins the next; returns the time. Raises RuntimeError while idle."""
         done = self._current
         if done is None:
             raise RuntimeError("nothing to do")
@@ -155,12 +158,12 @@ class Batch:
         return done.end_s
 
     def delay(self, seconds: float) -> None:
-        """Puts off the end of the pass under way: the engine stood still meanwhile."""
+        """Delays the end of the current pass, because the engine stood still in the meantime."""
         if self._current is not None:
             self._current.end_s += seconds
 
     def earliest_finish_s(self) -> float | None:
-        """No request can finish before this; None while idle. Lets a caller be on time without waking for every step."""
+        """Returns a time before which no request can finish; None while idle. With it a caller is on time without waking for every step."""
         current = self._current
         if current is None:
             return None
@@ -181,7 +184,7 @@ class Batch:
             self._current = None
             return
         decoding = list(self.running) if self._mixed_prefill or not admitted else []
-        block = self.settings.block_for(len(decoding) + len(admitted))  # vLLM asks by all requests of the step, prefills included
+        block = self.settings.block_for(len(decoding) + len(admitted))  # vLLM decides by all requests of the step, prefills included
         duration = sum(request.prompt_tokens for request in admitted) * PREFILL_S_PER_TOKEN
         if decoding:
             duration += self._decode_s(decoding, block)

@@ -1,4 +1,4 @@
-"""The fleet's own control interface, on an address of its own.
+"""The control interface of the fleet, on its own address.
 
 * ``GET /pods``: one entry per pod, with address, phase, argv and faults;
 * ``GET /rules``, ``PUT /rules`` (``[{"match": {"drafter_revision": "bad*"}, "faults": {"acceptance": 0}}]``): see ``rules``.
@@ -13,7 +13,7 @@ from testbed.simulator.rules import parse_rules
 
 
 def control_app(fleet: Fleet) -> web.Application:
-    """The aiohttp application."""
+    """Returns the aiohttp application."""
 
     async def pods(_: web.Request) -> web.Response:
         return web.json_response(fleet.pods())

@@ -1,4 +1,4 @@
-"""One simulated engine process: starting, serving, draining, with its batch, its metrics and its faults. Time is the caller's."""
+"""One simulated engine process: starting, serving, draining, with its batch, metrics and faults. The caller gives the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Phase(enum.Enum):
 
 
 class SimulatedEngine:
-    """``now`` is always simulated seconds; ``created_s`` the Unix time of the start, for the page."""
+    """A simulated engine. ``now`` is always in simulated seconds; ``created_s`` is the Unix time of the start, for the metrics page."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SimulatedEngine:
         return Phase.SERVING if now >= self.ready_at_s else Phase.STARTING
 
     def set_faults(self, faults: Faults) -> None:
-        """From the next step on. Call advance(now) first."""
+        """Sets the faults from the next step on. Call advance(now) first."""
         if faults.metrics == "frozen" and self.faults.metrics != "frozen":
             self._frozen_page = self._render(faults)
         self.faults = faults
@@ -63,7 +63,7 @@ class SimulatedEngine:
         self.batch.step_time_factor = faults.step_time
 
     def advance(self, now: float) -> None:
-        """Plays everything up to ``now``. A hung engine only lets time pass."""
+        """Runs everything up to ``now``. A hung engine only lets time pass."""
         if self.faults.hang:
             self.batch.delay(now - self._now)
         else:
@@ -71,45 +71,45 @@ class SimulatedEngine:
         self._now = max(now, self._now)
 
     def submit(self, request: Request, now: float) -> None:
-        """A request arrives at a serving engine."""
+        """Adds a request to a serving engine."""
         self.advance(now)
         self.batch.submit(request, now)
 
     def drain(self, now: float) -> None:
-        """SIGTERM. SGLang serves on without a time limit; vLLM takes nothing new and drains for --shutdown-timeout seconds."""
+        """Handles SIGTERM. SGLang serves on without a time limit; vLLM takes nothing new and drains for --shutdown-timeout seconds."""
         if self.draining_since_s is None:
             self.advance(now)
             self.draining_since_s = now
 
     def accepts(self, now: float) -> bool:
-        """Whether a new request is served; if not, vLLM answers it at once with an aborted result."""
+        """Returns whether a new request is served. If not, vLLM answers it at once with an aborted result."""
         return self.phase(now) is not Phase.DRAINING or self.settings.engine == "sglang"
 
     def may_exit(self, now: float) -> bool:
-        """Whether the draining process ends now."""
+        """Returns whether the draining process ends now."""
         if self.draining_since_s is None:
             return False
         spent = self.settings.engine == "vllm" and now >= self.draining_since_s + self.settings.shutdown_timeout_s
         return spent or self.batch.idle
 
     def healthy(self, now: float) -> bool:
-        """What /health says: SGLang is unhealthy from SIGTERM on, vLLM is not."""
+        """Returns the answer of /health: SGLang is unhealthy from SIGTERM on, vLLM is not."""
         if self.faults.unhealthy:
             return False
         return self.phase(now) is Phase.SERVING or (self.phase(now) is Phase.DRAINING and self.settings.engine == "vllm")
 
     @property
     def has_ready_endpoint(self) -> bool:
-        """SGLang has /ready since 0.5.20."""
+        """Returns whether the engine has /ready; SGLang has it since 0.5.20."""
         return self.settings.engine == "sglang" and version(self.settings.release) >= (0, 5, 20)
 
     @property
     def answers_http_while_starting(self) -> bool:
-        """SGLang answers 503 while it loads; vLLM binds its port but answers nothing."""
+        """Returns whether the engine answers HTTP while it loads: SGLang answers 503; vLLM binds its port but answers nothing."""
         return self.settings.engine == "sglang"
 
     def page(self, now: float) -> str | None:
-        """The /metrics page; None where there is none."""
+        """Returns the /metrics page; None if there is none."""
         if self.faults.metrics == "missing" or (self.settings.engine == "sglang" and not self.settings.metrics_enabled):
             return None
         if self.faults.metrics == "frozen":
@@ -119,17 +119,17 @@ class SimulatedEngine:
 
     def _render(self, faults: Faults) -> str:
         self.metrics.refresh(self.batch, self._now)
-        # vLLM without statistics still serves the page, with what its web server counts
+        # vLLM without statistics still serves the page, with the counts of its web server.
         return self.metrics.page.render((*faults.missing_series, *(() if self.settings.metrics_enabled else ("vllm:",))))
 
     def api_error(self) -> int | None:
-        """The status to fail this API request with, or None."""
+        """Returns the status that this API request fails with, or None."""
         if self.faults.error_status and self._random.random() < self.faults.error_rate:
             return self.faults.error_status
         return None
 
     def text(self, prompt: str, tokens: int) -> Sequence[str]:
-        """Tokens of the answer: a function of target and prompt alone, unless the fault wrong_text or tie_rate is set."""
+        """Returns the tokens of the answer. They depend on target and prompt only, unless the fault wrong_text or tie_rate is set."""
         settings = self.settings
         author = f"{settings.target} with {settings.drafter} {settings.drafter_revision}" if self.faults.wrong_text else settings.target
         right = answer(author, prompt, tokens)

@@ -11,33 +11,33 @@ MetricsFault = Literal["ok", "frozen", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """All at their defaults: a sound engine."""
+    """Faults of an engine; with all defaults the engine is sound."""
 
     acceptance: float = 1.0
-    """Factor on every conditional acceptance; 0 is a collapsed drafter, acceptance length 1."""
+    """Factor on every conditional acceptance probability. 0 is a collapsed drafter with acceptance length 1."""
     step_time: float = 1.0
     """Factor on the time of every step."""
     hang: bool = False
-    """Nothing moves: API and health never answer; metrics still do, with counters that stand."""
+    """Nothing moves: API and health never answer. Metrics still do, with constant counters."""
     unhealthy: bool = False
     """Health endpoints answer 503."""
     error_status: int = 0
-    """HTTP status the API answers with instead of a completion; 0 is none."""
+    """HTTP status that the API returns instead of a completion; 0 is none."""
     error_rate: float = 1.0
-    """Share of API requests that error_status hits."""
+    """Share of API requests that get error_status."""
     metrics: MetricsFault = "ok"
-    """``frozen``: the page stays as it was; ``missing``: 404."""
+    """``frozen``: the page stays unchanged; ``missing``: 404."""
     missing_series: tuple[str, ...] = ()
-    """Metrics whose name begins with one of these are left out."""
+    """Metrics whose name begins with one of these prefixes are left out."""
     wrong_text: bool = False
     """The drafter changes the text, which a correct one never does."""
     tie_rate: float = 0.0
-    """Share of answers in which rounding decides a near tie the other way: from there on the text is another one, this time only."""
+    """Share of answers in which rounding decides a near tie the other way. From there on the text differs, in this answer only."""
     startup_s: float | None = None
-    """Simulated seconds from the next start to readiness; None leaves it as configured."""
+    """Simulated seconds from the next start to readiness; None keeps the configured time."""
 
     def patched(self, changes: Mapping[str, Any]) -> Faults:
-        """These faults with some fields changed. Raises ValueError naming the field that is unknown or of the wrong kind."""
+        """Returns these faults with some fields changed. Raises ValueError with the field that is unknown or has the wrong type."""
         known = {field.name for field in fields(self)}
         values = dict(changes)
         for name, value in values.items():

@@ -1,17 +1,17 @@
-"""One process plays the engine of every pod of a test cluster, at the pod's own loopback address.
+"""One process simulates the engine of every pod of a test cluster, at the pod's own loopback address.
 
-kwok plays the kubelet; pods, kwok's stages and this process meet in annotations:
+kwok simulates the kubelet. Pods, kwok's stages and this process communicate by annotations:
 
-* ``sim/ready-after`` (wall seconds) is read by both: kwok's delay to Ready, the engine's start-up time. It is written here where the
-  default start-up time or a fault says otherwise; without any a pod is ready at once.
-* ``sim/exit-after`` (wall seconds a deleted pod takes to end) is written here where a stop time is given and the pod does not say: the
+* ``sim/ready-after`` (wall seconds) is read by both: kwok's delay to Ready, the engine's start-up time. This process writes it if the
+  default start-up time or a fault requires it. Without it a pod is ready at once.
+* ``sim/exit-after`` (wall seconds until a deleted pod ends) is written here if a stop time is given and the pod does not set it. It is the
   grace period at first, and 0 once the engine has answered its last request.
-* ``sim/crash`` (exit code) and ``sim/message`` are written here where an engine refuses its command line (the pod crash-loops until it
-  is deleted) or is crashed on demand (removed as soon as kwok has seen the crash, so the pod restarts).
+* ``sim/crash`` (exit code) and ``sim/message`` are written here if an engine refuses its command line or is crashed on demand. In the first
+  case the pod crash-loops until it is deleted. In the second they are removed as soon as kwok has seen the crash, so the pod restarts.
 * ``sim/ready: "false"`` is written while an engine would fail its probes (fault ``hang`` or ``unhealthy``).
-* ``sim/engine`` and ``sim/release`` override what the image's name and tag say.
+* ``sim/engine`` and ``sim/release`` override the image's name and tag.
 
-Without simulated crash or deletion an engine lives as long as its container; each start has fresh counters.
+Without simulated crash or deletion an engine lives as long as its container. Each start has fresh counters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MESSAGE_LIMIT = 4000
 
 @dataclass(slots=True)
 class PodState:
-    """What is known of one pod. ``incarnation`` is the restart count its engine belongs to, -1 before the first start."""
+    """State of one pod. ``incarnation`` is the restart count of its engine, -1 before the first start."""
 
     pod: Pod
     faults: Faults | None = None
@@ -72,7 +72,8 @@ class Fleet:
     """Follows the pods of a cluster and serves their engines."""
 
     def __init__(self, api: PodApi, table: Table, clock: Clock, default_startup_s: float = 0.0, stop_s: float | None = None) -> None:
-        """``stop_s``: deleted pods get SIGTERM after so many wall seconds instead of their preStop pause, and end as soon as they can."""
+        """Creates a fleet. ``stop_s``: deleted pods get SIGTERM after this many wall seconds instead of their preStop pause, and end as
+        soon as they can."""
         self._api = api
         self._table = table
         self._clock = clock
@@ -85,7 +86,7 @@ class Fleet:
         self._patches: asyncio.Queue[tuple[PodState, dict[str, str | None]]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.listed = asyncio.Event()
-        """Set once the first complete list of pods was dealt with."""
+        """Set once the first complete list of pods was handled."""
 
     def find(self, address: str, port: int) -> Host | None:
         state = self._addresses.get((address, port))
@@ -96,7 +97,7 @@ class Fleet:
         return self._rules
 
     def set_rules(self, rules: Iterable[Rule]) -> None:
-        """Replaces the rules; they decide the faults of every pod, present and future, over what was set on single pods before."""
+        """Replaces the rules. They decide the faults of every pod, present and future, and override earlier settings of single pods."""
         self._rules = tuple(rules)
         for state in self._pods.values():
             state.faults = None
@@ -104,11 +105,11 @@ class Fleet:
                 state.host.set_faults(self._faults_of(state, state.host.engine.settings))
 
     def pods(self) -> list[dict[str, Any]]:
-        """One line per pod, for people and tests."""
+        """Returns one entry per pod, for people and tests."""
         return [_summary(state) for state in sorted(self._pods.values(), key=lambda state: state.key)]
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs forever."""
         await self._runner.setup()
         try:
             async with asyncio.TaskGroup() as group:
@@ -126,7 +127,7 @@ class Fleet:
                 self.listed.set()
 
     async def handle(self, event: PodEvent) -> None:
-        """Takes in what happened to pods."""
+        """Handles an event of pods."""
         if event.kind == "LISTED":
             present = {pod["metadata"]["uid"] for pod in event.pods}
             for uid in [uid for uid in self._pods if uid not in present]:
@@ -173,7 +174,7 @@ class Fleet:
                 await self._start(state, restarts)
 
     def _end(self, state: PodState) -> None:
-        """The pod is deleted. As the kubelet: SIGTERM comes after the preStop pause."""
+        """Ends a deleted pod as the kubelet does: SIGTERM comes after the preStop pause."""
         if state.draining:
             return
         state.draining = True
@@ -184,12 +185,12 @@ class Fleet:
             asyncio.get_running_loop().call_later(pause_s, state.host.drain)
 
     def _ended(self, state: PodState) -> None:
-        """No process of a deleted pod is left."""
+        """Handles the end of a deleted pod's last process."""
         if ANNOTATION_EXIT_AFTER in state.annotated:
             self._annotate(state, {ANNOTATION_EXIT_AFTER: "0"})
 
     def _meet(self, state: PodState) -> None:
-        """A pod is seen for the first time, usually before its containers start."""
+        """Registers a new pod, usually before its containers start."""
         known = self._command(state)
         if known is None:
             return
@@ -199,7 +200,8 @@ class Fleet:
             self._annotate(state, {ANNOTATION_READY_AFTER: f"{delay_s:g}"})
 
     def _command(self, state: PodState) -> tuple[Process, EngineSettings, float] | None:
-        """The engine's process, settings and wall seconds to readiness; None (and the pod crashes) for a refused command line."""
+        """Returns the engine's process, settings and wall seconds to readiness. Returns None for a refused command line; the pod then
+        crashes."""
         process = process_of(state.pod)
         assert process is not None
         try:

@@ -1,4 +1,4 @@
-"""Plays one simulated engine against the wall clock, in slices: a batch of steps at a time, not a timer per step."""
+"""Runs one simulated engine against the wall clock, in slices: a batch of steps at a time, not a timer per step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.faults import Faults
 
 SLICE_S = 0.04
-"""Wall seconds between two looks at a busy engine, unless a request can finish earlier."""
+"""Wall seconds between two evaluations of a busy engine, unless a request can finish earlier."""
 DRAIN_POLL_S = 0.1
 HEALTH_GENERATION_S = 1.0
-"""SGLang's /health waits for a token and looks once a second."""
+"""Seconds: SGLang's /health waits for a token and checks once a second."""
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
 class Host:
     """An engine, its clock and the requests waiting for it.
 
-    ``exited(code, message)`` is called when its process would end, ``faults_changed`` with all faults whenever some were set.
+    ``exited(code, message)`` is called when its process would end. ``faults_changed`` is called with all faults whenever some were set.
     """
 
     def __init__(
@@ -62,12 +62,13 @@ class Host:
 
     @property
     def health_delay_s(self) -> float:
-        """Wall seconds /health takes to answer."""
+        """Returns the wall seconds until /health answers."""
         cheap = self._env.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "1").lower() in ("0", "false")
         return 0.0 if cheap or self.engine.settings.engine != "sglang" else HEALTH_GENERATION_S / self.clock.speed
 
     async def generate(self, request: Request) -> AsyncIterator[int]:
-        """Yields the tokens generated so far, whenever there are more (streaming) and at the end. Cancelling aborts the request."""
+        """Yields the number of tokens generated so far, whenever there are more (streaming) and at the end. Cancelling aborts the
+        request."""
         event = self._waiting[request] = asyncio.Event()
         self._seen[request] = 0
         try:
@@ -95,7 +96,7 @@ class Host:
         self._faults_changed(faults)
 
     def drain(self) -> None:
-        """SIGTERM: serve on as the engine does, then exit 0."""
+        """Handles SIGTERM: serves on as the engine does, then exits with 0."""
         self.engine.drain(self.clock.now())
         if self._drain is None:
             self._drain = asyncio.create_task(self._drained())
@@ -111,12 +112,12 @@ class Host:
         self.exit(0, "drained")
 
     def exit(self, code: int, message: str) -> None:
-        """The process ends now: connections break."""
+        """Ends the process now: connections break."""
         self.close()
         self._exited(code, message)
 
     def close(self) -> None:
-        """Forgets everything; requests under way are cut off."""
+        """Clears the state; running requests are cut off."""
         if self._timer:
             self._timer.cancel()
         if self._drain and self._drain is not asyncio.current_task():
@@ -138,7 +139,7 @@ class Host:
         due = max(next_event, min(finish, now + SLICE_S * self.clock.speed))
         beginning = [*batch.in_service, *batch.waiting] if len(batch.in_service) < batch.settings.max_concurrency else batch.in_service
         if any(request.streaming and request.first_token_s is None for request in beginning):
-            due = next_event  # clients time from the first token, which must not wait for a slice to end
+            due = next_event  # clients time from the first token, which must not wait for the end of a slice
         self._timer = asyncio.get_running_loop().call_later(max(0.0, due - now) / self.clock.speed, self._tick)
 
     def _tick(self) -> None:

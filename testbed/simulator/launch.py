@@ -1,4 +1,4 @@
-"""From a container to the engine it runs: engine and release from annotations, image or command, the rest from the parsed command line."""
+"""Derives the engine from a container: engine and release from annotations, image or command, the rest from the parsed command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A container's command with its environment, variables expanded."""
+    """A container's command and its environment, with variables expanded."""
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -34,22 +34,22 @@ class Process:
 
 
 class UnknownEngine(ValueError):
-    """Nothing says which engine or release this is."""
+    """Neither annotation nor image nor command names the engine and release."""
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """``$(VAR)`` as the kubelet expands it: an unknown variable stays as written, ``$$`` is one dollar."""
+    """Expands ``$(VAR)`` as the kubelet does: an unknown variable stays as written, ``$$`` is one dollar."""
     return _REFERENCE.sub(lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text)
 
 
 def pre_stop_s(pod: Mapping[str, Any]) -> float:
-    """Seconds between the order to stop and SIGTERM: the preStop pause of the engine container."""
+    """Returns the seconds between the stop order and SIGTERM: the preStop pause of the engine container."""
     container: Mapping[str, Any] = next((c for c in pod["spec"]["containers"] if c["name"] == ENGINE_CONTAINER), {})
     return float((container.get("lifecycle", {}).get("preStop", {}).get("sleep") or {}).get("seconds", 0))
 
 
 def process_of(pod: Mapping[str, Any]) -> Process | None:
-    """The engine container's process of a Pod as the API gives it; None for a pod without one."""
+    """Returns the engine container's process of a Pod as the API returns it; None for a pod without one."""
     container = next((c for c in pod["spec"]["containers"] if c["name"] == ENGINE_CONTAINER), None)
     if container is None:
         return None
@@ -72,7 +72,7 @@ def process_of(pod: Mapping[str, Any]) -> Process | None:
 
 
 def _field(pod: Mapping[str, Any], path: str) -> str | None:
-    """A downward API field: metadata.labels['x'] and its like, or a plain path."""
+    """Returns a downward API field: metadata.labels['x'] and similar, or a plain path."""
     indexed = re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path)
     if indexed:
         value = (pod["metadata"].get(indexed[1]) or {}).get(indexed[2])
@@ -84,7 +84,8 @@ def _field(pod: Mapping[str, Any], path: str) -> str | None:
 
 
 def identify(process: Process) -> tuple[str, str]:
-    """Engine (annotation, else image, else command) and release (annotation, else DFLASH_SIM_RELEASE, else tag). Raises UnknownEngine."""
+    """Returns engine (annotation, else image, else command) and release (annotation, else DFLASH_SIM_RELEASE, else tag). Raises
+    UnknownEngine."""
     repository, _, tag = process.image.rpartition(":")
     head = " ".join(process.command[:4])
     engine = process.annotations.get(ANNOTATION_ENGINE) or next(
@@ -101,7 +102,8 @@ def identify(process: Process) -> tuple[str, str]:
 
 
 def settings_of(process: Process) -> EngineSettings:
-    """What the engine makes of its command line (a release not tested: the nearest older). Raises UnknownEngine or ArgvError."""
+    """Returns the engine settings from its command line. An untested release uses the nearest older one. Raises UnknownEngine or
+    ArgvError."""
     engine, release = identify(process)
     switches = frozenset((name, value) for name, value in process.env.items() if name.startswith(("SGLANG_", "VLLM_")))
     return _settings(engine, release, process.command, switches)
@@ -134,6 +136,7 @@ def _settings(engine: str, release: str, command: tuple[str, ...], switches: fro
 
 
 def startup_s(process: Process, default: float) -> float:
-    """Seconds from start to readiness: annotation sim/ready-after (kwok reads it too), else DFLASH_SIM_STARTUP_SECONDS, else default."""
+    """Returns the seconds from start to readiness: annotation sim/ready-after (kwok reads it too), else DFLASH_SIM_STARTUP_SECONDS, else
+    ``default``."""
     said = process.annotations.get(ANNOTATION_READY_AFTER) or process.env.get(ENV_STARTUP)
     return float(said) if said else default

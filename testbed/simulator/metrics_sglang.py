@@ -1,11 +1,11 @@
 """SGLang's metrics: which series exist, and when each is credited.
 
-* Every pass: ``cuda_graph_passes_total`` and ``realtime_tokens_total``, the latter with the tokens a length limit cuts and with the step
-  that the overlap scheduler runs for a request already finished.
+* Every pass: ``cuda_graph_passes_total`` and ``realtime_tokens_total``. The latter includes tokens that a length limit cuts, and the step
+  that the overlap scheduler runs for a request that is already finished.
 * At forward entry: ``queue_time_seconds``. At the end of its prefill: ``per_stage_req_latency_seconds``.
-* At the end of a request: everything counted by request, ``generation_tokens_total`` and ``spec_verify_calls_total`` included.
-* Gauges at reports only: at each prefill, and every ``--decode-log-interval`` decode passes. The idle flush, at most every 30 s, clears the
-  load gauges but leaves the speculation gauges frozen.
+* At the end of a request: everything counted by request, including ``generation_tokens_total`` and ``spec_verify_calls_total``.
+* Gauges are updated only at reports: at each prefill, and every ``--decode-log-interval`` decode passes. The idle flush, at most every 30
+  s, clears the load gauges but leaves the speculation gauges frozen.
 * Counters and histograms do not exist before their first use.
 * The time to first token of a request that does not stream is its whole latency.
 """
@@ -21,7 +21,7 @@ from testbed.simulator.settings import EngineSettings, version
 RECORDED = "sglang-0.5.17"
 OMITTED = frozenset({"sglang:process_cpu_seconds_total"})
 OMITTED_PREFIXES: tuple[str, ...] = ()
-"""CPU time would be the simulator's."""
+"""Metric prefixes left out: CPU time would be the simulator's."""
 
 _IDLE_FLUSH_S = 30.0
 _NEW_IN_0_5_17 = (
@@ -43,9 +43,9 @@ _WARM_UP_TOKENS = 1
 
 
 def schema_of(release: str) -> Schema:
-    """The metrics of a release: the recorded 0.5.17, without what that release brought for older ones, with what later ones added.
+    """Returns the metrics of a release: the recorded 0.5.17, without its additions for older releases, with the additions of later ones.
 
-    The buckets of the histogram that 0.5.22 added were not recorded; those of the inter-token latency stand in.
+    The buckets of the histogram that 0.5.22 added were not recorded; those of the inter-token latency replace them.
     """
     schema = dict(recorded(RECORDED))
     if version(release) < (0, 5, 17):
@@ -84,7 +84,7 @@ class SglangMetrics:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """The request the server sends itself before it is ready; only the scheduler counts it."""
+        """Counts the request that the server sends itself before it is ready; only the scheduler counts it."""
         page = self.page
         page.cell("sglang:cuda_graph_passes_total", mode="prefill_none").inc()
         page.cell("sglang:realtime_tokens_total", mode="prefill_compute").inc(_WARM_UP_TOKENS)
@@ -175,19 +175,19 @@ class SglangMetrics:
             page.distribution(_TPOT, **self._stream(request)).observe(per_token)
 
     def aborted(self, request: Request) -> None:
-        """An aborted request is counted in no series of the recorded page."""
+        """Counts nothing: an aborted request is in no series of the recorded page."""
 
     def http_started(self, endpoint: str, method: str) -> None:
         self.page.cell("sglang:http_requests_total", endpoint=endpoint, method=method).inc()
         self.page.cell("sglang:http_requests_active", endpoint=endpoint, method=method).inc()
 
     def http_finished(self, endpoint: str, method: str, status: int, seconds: float, sizes: tuple[int, int]) -> None:
-        """SGLang counts answers, neither their duration nor their sizes."""
+        """Counts answers as SGLang does, without their duration or sizes."""
         self.page.cell("sglang:http_requests_active", endpoint=endpoint, method=method).inc(-1)
         self.page.cell("sglang:http_responses_total", endpoint=endpoint, method=method, status_code=str(status)).inc()
 
     def refresh(self, batch: Batch, now: float) -> None:
-        """The idle flush."""
+        """Runs the idle flush."""
         if batch.idle and now - self._last_event_s >= _IDLE_FLUSH_S:
             self._report_load(0, batch)
             self.page.cell("sglang:gen_throughput").value = 0.0

@@ -2,7 +2,7 @@
 
 Everything exists at zero from the start. Drafts, accepted tokens (also by position), iteration tokens and inter-token latency are credited
 every step: one latency observation per step and request, whatever the number of tokens. Request histograms are credited at the end.
-Accepted tokens are counted before the length limit cuts them, so they overshoot the generated tokens near the end of each request.
+Accepted tokens are counted before the length limit cuts them, so they exceed the generated tokens near the end of each request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from testbed.simulator.settings import EngineSettings
 RECORDED = "vllm-0.26.0"
 OMITTED = frozenset({"python_info"})
 OMITTED_PREFIXES = ("python_gc_", "process_")
-"""What the Python process says of itself: no use to an operator, and of this process it would be the simulator's."""
+"""Metric prefixes left out. They describe the Python process: useless to an operator, and here they would be the simulator's."""
 
 _SPEC = "vllm:spec_decode_num_"
 _BY_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
@@ -50,7 +50,7 @@ class VllmMetrics:
             self._tally = [0] * block
 
     def admitted(self, request: Request) -> None:
-        """Queue time is part of the request histograms at the end."""
+        """Does nothing: queue time is part of the request histograms at the end."""
 
     def stepped(self, done: Pass, batch: Batch) -> None:
         prompt = sum(request.prompt_tokens for request in done.prefilling)
@@ -97,10 +97,11 @@ class VllmMetrics:
         page.distribution("vllm:request_time_per_output_token_seconds").observe(decode / max(1, request.generated - 1))
 
     def http_started(self, endpoint: str, method: str) -> None:
-        """vLLM counts a request when it has been answered."""
+        """Does nothing: vLLM counts a request when it has been answered."""
 
     def http_finished(self, endpoint: str, method: str, status: int, seconds: float, sizes: tuple[int, int]) -> None:
-        """``sizes`` are the bytes of the request's and the answer's body. Only the API is counted: vLLM leaves out health and metrics."""
+        """Counts an answered request. ``sizes`` are the bytes of the request and answer bodies. vLLM counts only the API, not health and
+        metrics."""
         if not endpoint.startswith("/v1/"):
             return
         page = self.page
@@ -111,7 +112,7 @@ class VllmMetrics:
         page.distribution("http_request_duration_seconds", handler=endpoint, method=method).observe(seconds)
 
     def refresh(self, batch: Batch, now: float) -> None:
-        """Brings what is not credited step by step up to date, before a page is rendered."""
+        """Updates what is not credited step by step, before a page is rendered."""
         page = self.page
         running, waiting = len(batch.in_service), len(batch.waiting)
         page.cell("vllm:num_requests_running").value = running

@@ -1,7 +1,6 @@
-"""SGLang's own ``/generate``: reading requests and shaping answers. Pure.
+"""SGLang's own ``/generate``: reads requests and builds answers. Pure.
 
-A stream repeats the whole answer so far in every event; the last one has the metrics of speculation in its ``meta_info``, where
-speculation is on.
+A stream repeats the whole answer so far in every event. With speculation the last event has its metrics in ``meta_info``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def parse(body: Any) -> Ask:
 
 
 def output(ask: Ask, ident: str, settings: EngineSettings, sim: Request, tokens: Sequence[str], *, last: bool) -> dict[str, Any]:
-    """The answer so far; ``last``: it is complete, or was broken off."""
+    """Returns the answer so far. ``last``: it is complete, or was interrupted."""
     meta: dict[str, Any] = {
         "id": ident,
         "finish_reason": None,
@@ -65,7 +64,7 @@ def output(ask: Ask, ident: str, settings: EngineSettings, sim: Request, tokens:
 
 
 def _speculation(settings: EngineSettings, sim: Request, tokens: int) -> dict[str, Any]:
-    """0.5.20 began to count the accepted drafts themselves, 0.5.21 dropped the older names."""
+    """Returns the metrics of speculation. 0.5.20 began to count the accepted drafts themselves; 0.5.21 dropped the older names."""
     release = version(settings.release)
     draws = sim.draws or []
     steps, proposed = len(draws), len(draws) * (settings.block_size - 1)

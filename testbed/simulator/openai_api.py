@@ -1,4 +1,4 @@
-"""The OpenAI completion API: reading requests and shaping answers. Pure."""
+"""The OpenAI completion API: reads requests and builds answers. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from testbed.simulator.text import natural_length, prompt_tokens
 
 WORKLOAD_HEADER = "x-dflash-workload"
 COMPLETIONS_DEFAULT_TOKENS = 16
-"""OpenAI's default for /v1/completions; a chat answer without a limit ends by itself."""
+"""OpenAI's default for /v1/completions. A chat answer without a limit ends by itself."""
 
 
 class BadRequest(Exception):
-    """The request cannot be served; the message goes to the client."""
+    """The request cannot be served. The client gets the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A completion asked for. ``limited``: max_tokens ends the answer, not the model. ``continuous_usage``: usage in every event."""
+    """A requested completion. ``limited``: max_tokens ends the answer, not the model. ``continuous_usage``: usage in every event."""
 
     chat: bool
     model: str | None
@@ -86,12 +86,12 @@ def _chat_prompt(body: Mapping[str, Any]) -> str:
 
 
 def error(status: int, message: str, kind: str) -> dict[str, Any]:
-    """An error body as both engines send it."""
+    """Returns an error body as both engines send it."""
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
 def models(name: str, created: int) -> dict[str, Any]:
-    """The answer of /v1/models."""
+    """Returns the answer of /v1/models."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "simulator", "root": name}]}
 
 
@@ -105,14 +105,14 @@ def _envelope(ask: Ask, ident: str, model: str, created: int, *, chunk: bool) ->
 
 
 def answer(ask: Ask, ident: str, model: str, created: int, text: str, generated: int, reason: str) -> dict[str, Any]:
-    """A whole answer."""
+    """Returns a whole answer."""
     choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
     choice |= {"message": {"role": "assistant", "content": text}} if ask.chat else {"text": text}
     return {**_envelope(ask, ident, model, created, chunk=False), "choices": [choice], "usage": _usage(ask, generated)}
 
 
 def chunk(ask: Ask, ident: str, model: str, created: int, text: str, reason: str | None, *, first: bool, generated: int) -> dict[str, Any]:
-    """One event of a streamed answer, after which ``generated`` tokens are out."""
+    """Returns one event of a streamed answer, after which ``generated`` tokens have been sent."""
     choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
     choice |= {"delta": {**({"role": "assistant"} if first else {}), "content": text}} if ask.chat else {"text": text}
     usage = {"usage": _usage(ask, generated)} if ask.continuous_usage else {}
@@ -120,12 +120,12 @@ def chunk(ask: Ask, ident: str, model: str, created: int, text: str, reason: str
 
 
 def usage_chunk(ask: Ask, ident: str, model: str, created: int, generated: int) -> dict[str, Any]:
-    """The last event of a stream whose request asks for usage."""
+    """Returns the last event of a stream whose request asks for usage."""
     return {**_envelope(ask, ident, model, created, chunk=True), "choices": [], "usage": _usage(ask, generated)}
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Returns one server-sent event."""
     return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""An argparse parser rebuilt from an option table that was taken from a real engine's parser.
+"""An argparse parser rebuilt from an option table of a real engine's parser.
 
 Prefix abbreviations stay on, as in both engines. Errors raise ArgvError where argparse would exit.
 """
@@ -16,7 +16,7 @@ from dflash_controller.engines.flags import integer
 
 
 class ArgvError(Exception):
-    """The engine refuses its command line: what it writes to stderr and the status it exits with."""
+    """The engine refuses its command line. Holds its stderr text and exit status."""
 
     def __init__(self, exit_code: int, stderr: str) -> None:
         super().__init__(stderr.strip())
@@ -41,7 +41,7 @@ class _Switch(argparse.Action):
 
 
 class _Retired(argparse.Action):
-    """A name that is still known and stops the launch."""
+    """A name that is still known but stops the launch."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, nargs: Any, message: str) -> None:
         super().__init__(option_strings, dest, nargs=nargs)
@@ -52,20 +52,20 @@ class _Retired(argparse.Action):
 
 
 def table_names() -> tuple[str, ...]:
-    """``engine-release`` of every table there is."""
+    """Returns ``engine-release`` of every table."""
     return tuple(sorted(path.name.removesuffix(".json") for path in _folder().iterdir() if path.name.endswith(".json")))
 
 
 @functools.cache
 def facts(name: str) -> Mapping[str, Any]:
-    """The whole table of one release. Raises FileNotFoundError for a release without one."""
+    """Returns the whole table of one release. Raises FileNotFoundError for a release without one."""
     loaded: dict[str, Any] = json.loads(_folder().joinpath(f"{name}.json").read_text())
     return loaded
 
 
 @functools.cache
 def parser(name: str) -> argparse.ArgumentParser:
-    """The parser of one release."""
+    """Returns the parser of one release."""
     table = facts(name)
     result = _Parser(prog=table["prog"])
     for option in table["options"]:

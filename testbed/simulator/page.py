@@ -1,6 +1,6 @@
-"""A ``/metrics`` page whose names, types, labels and buckets come from a page recorded from the real engine.
+"""A ``/metrics`` page with names, types, labels and buckets of a page recorded from the real engine.
 
-The recorded page is the schema: what it does not have cannot be exposed, so a simulated page can only leave things out.
+The recorded page is the schema: metrics that it lacks cannot be exposed, so a simulated page can only leave metrics out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_c
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One metric of the recorded page. ``children`` are its label sets with their values (a histogram's or summary's: its sum)."""
+    """One metric of the recorded page. ``children`` are its label sets with their values (for a histogram or summary: its sum)."""
 
     name: str
     kind: str
@@ -37,7 +37,8 @@ Schema = Mapping[str, Recorded]
 
 @lru_cache(maxsize=8)
 def recorded(name: str) -> Schema:
-    """The schema of a recorded page, ``vllm-0.26.0`` or ``sglang-0.5.17``. Raises OSError, or ValueError for a line that is no sample."""
+    """Returns the schema of a recorded page, ``vllm-0.26.0`` or ``sglang-0.5.17``. Raises OSError, or ValueError for a line that is no
+    sample."""
     return parse_page((RECORDED / f"{name}.txt").read_text())
 
 
@@ -101,7 +102,7 @@ def _distribution_lines(name: str, labels: str, bounds: tuple[float, ...]) -> tu
 
 
 class Cell:
-    """A counter's or gauge's value. The text around it is shared by all engines with the same labels."""
+    """Value of a counter or gauge. All engines with the same labels share the text around it."""
 
     __slots__ = ("_line", "value")
 
@@ -117,7 +118,7 @@ class Cell:
 
 
 class Distribution:
-    """A histogram, or without buckets a summary."""
+    """A histogram, or a summary if it has no buckets."""
 
     __slots__ = ("_bounds", "_lines", "_tallies", "count", "sum")
 
@@ -157,8 +158,8 @@ def _escape(value: str) -> str:
 class Page:
     """The metrics of one engine process.
 
-    ``constant`` labels are put on every metric that has a label of that name; ``extra`` labels on every metric that names the model.
-    ``created_s`` (Unix time) is what ``NAME_created`` gauges say, where the recorded page has them.
+    ``constant`` labels are set on every metric that has a label of that name, ``extra`` labels on every metric that names the model.
+    ``created_s`` (Unix time) is the value of ``NAME_created`` gauges, if the recorded page has them.
     """
 
     def __init__(self, schema: Schema, constant: Mapping[str, str], extra: Mapping[str, str], created_s: float) -> None:
@@ -168,24 +169,25 @@ class Page:
         self._created_s = created_s
         self._children: dict[str, dict[tuple[str, ...], Cell | Distribution]] = {}
         self._asked: dict[tuple[object, ...], Cell | Distribution] = {}
-        """By name and labels as they were given: every step of an engine asks for the same few."""
+        """Cells by name and labels as they were given: every step of an engine asks for the same few."""
 
     def cell(self, name: str, **labels: str) -> Cell:
-        """The counter or gauge, made at 0 on first use. Raises KeyError for an unknown name, ValueError for other labels than recorded."""
+        """Returns the counter or gauge, created at 0 on first use. Raises KeyError for an unknown name, ValueError for labels that were not
+        recorded."""
         child = self._child(name, labels)
         if not isinstance(child, Cell):
             raise ValueError(f"{name} is no counter or gauge")
         return child
 
     def distribution(self, name: str, **labels: str) -> Distribution:
-        """The histogram or summary, made empty on first use. Raises KeyError or ValueError as cell() does."""
+        """Returns the histogram or summary, created empty on first use. Raises KeyError or ValueError as cell() does."""
         child = self._child(name, labels)
         if not isinstance(child, Distribution):
             raise ValueError(f"{name} is no histogram or summary")
         return child
 
     def copy(self, name: str, *, values: bool) -> None:
-        """Makes every label set the recorded page has of a metric, with its recorded value or at zero."""
+        """Creates every label set that the recorded page has of a metric, with its recorded value or at zero."""
         metric = self._schema[name]
         for labels, value in metric.children:
             child = self._child(name, {key: text for key, text in labels.items() if key not in self._constant})
@@ -193,7 +195,7 @@ class Page:
                 child.value = value
 
     def render(self, without: Iterable[str] = ()) -> str:
-        """The exposition text, less the metrics whose name begins with one of ``without``."""
+        """Returns the exposition text without the metrics whose name begins with one of ``without``."""
         hidden = tuple(without)
         out: list[str] = []
         for name, metric in self._schema.items():

@@ -1,4 +1,4 @@
-"""Pods from a Kubernetes API server: list, then watch, as plain dictionaries; and annotations back."""
+"""Lists and watches pods at a Kubernetes API server, as plain dictionaries, and writes annotations."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Pod = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """``kind`` is ADDED, MODIFIED or DELETED; a complete list arrives as LISTED with all pods."""
+    """One event. ``kind`` is ADDED, MODIFIED or DELETED; a complete list arrives as LISTED with all pods."""
 
     kind: str
     pods: tuple[Pod, ...]
 
 
 class PodApi:
-    """All pods of a cluster, by the current context of a kubeconfig. Use as an async context manager."""
+    """All pods of a cluster, by the current context of a kubeconfig. Use it as an async context manager."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
@@ -41,7 +41,7 @@ class PodApi:
         settings = Configuration()
         await kubernetes_config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=settings)
         context = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
-        # The certificate authorities of kwokctl and of older clusters lack extensions that strict checking wants.
+        # The certificate authorities of kwokctl and of older clusters lack extensions that strict checking requires.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if settings.cert_file:
             context.load_cert_chain(settings.cert_file, settings.key_file)
@@ -60,7 +60,7 @@ class PodApi:
             await self._session.close()
 
     async def events(self) -> AsyncIterator[PodEvent]:
-        """Everything that happens, for ever; after a lost connection or an expired version a fresh LISTED."""
+        """Yields all events, forever. After a lost connection or an expired version it starts with a fresh LISTED."""
         while True:
             try:
                 pods, version = await self._list()
@@ -72,7 +72,7 @@ class PodApi:
             await asyncio.sleep(_RETRY_S)
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Sets annotations of a pod, None removes one. A pod that is gone, or another by the same name, is left alone."""
+        """Sets annotations of a pod; None removes one. A pod that is gone, or another with the same name, is left unchanged."""
         assert self._session is not None
         meta = pod["metadata"]
         body = {"metadata": {"uid": meta["uid"], "annotations": dict(annotations)}}

@@ -1,4 +1,4 @@
-"""Rules that give faults to engines by what they run, before they start: for instance every pod of one drafter revision."""
+"""Rules that assign faults to engines before they start, for instance to every pod of one drafter revision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MATCHED = ("engine", "release", "target", "served_model_name", "block_size", "d
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``match`` maps names of EngineSettings fields, or ``namespace`` and ``pod``, to shell patterns; all must fit."""
+    """One rule. ``match`` maps fields of EngineSettings, or ``namespace`` and ``pod``, to shell patterns; all must match."""
 
     match: Mapping[str, str]
     faults: Mapping[str, Any]
@@ -26,7 +26,7 @@ class Rule:
 
 
 def parse_rules(data: Any) -> tuple[Rule, ...]:
-    """Reads ``[{"match": {...}, "faults": {...}}]``. Raises ValueError saying what is wrong."""
+    """Reads ``[{"match": {...}, "faults": {...}}]``. Raises ValueError with the error."""
     if not isinstance(data, list):
         raise ValueError("rules must be a list")
     rules = []
@@ -42,7 +42,7 @@ def parse_rules(data: Any) -> tuple[Rule, ...]:
 
 
 def faults_for(rules: Iterable[Rule], settings: EngineSettings, namespace: str, pod: str) -> Faults:
-    """The faults of all fitting rules, later ones over earlier ones."""
+    """Returns the faults of all matching rules. Later rules override earlier ones."""
     faults = Faults()
     for rule in rules:
         if rule.fits(settings, namespace, pod):

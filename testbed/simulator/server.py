@@ -1,6 +1,7 @@
-"""The HTTP face of simulated engines. One application may serve many engines: the address a client connected to says which one.
+"""The HTTP server of simulated engines. One application may serve many engines: the address that a client connected to identifies the
+engine.
 
-Besides the engine's own API every engine answers, on the same port:
+Besides its own API every engine answers, on the same port:
 
 * ``GET /sim/state``: settings, phase, faults, requests in service;
 * ``GET /sim/faults``, ``PATCH /sim/faults`` (some fields), ``DELETE /sim/faults`` (all back to sound); fields as in ``faults.Faults``;
@@ -32,10 +33,10 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Directory(Protocol):
-    """Who listens where."""
+    """Which engine listens at which address."""
 
     def find(self, address: str, port: int) -> Host | None:
-        """The engine at an address; None where nothing listens."""
+        """Returns the engine at an address; None if nothing listens there."""
 
 
 class OneHost:
@@ -49,7 +50,7 @@ class OneHost:
 
 
 class _Cut(Exception):
-    """Break the connection without an answer."""
+    """Breaks the connection without an answer."""
 
 
 class EngineApp:
@@ -77,7 +78,7 @@ class EngineApp:
         app.router.add_post("/sim/drain", self._route(self._sim_drain))
 
     def runner(self) -> web.AppRunner:
-        """A runner that cancels the handlers of clients gone away, so that their requests are aborted as a real engine does."""
+        """Returns a runner that cancels the handlers of disconnected clients, so that their requests are aborted as in a real engine."""
         return web.AppRunner(self.app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
 
     def _host(self, request: web.Request) -> Host:
@@ -130,7 +131,7 @@ class EngineApp:
             engine.metrics.http_finished(endpoint, request.method, status, host.clock.now() - began, (request.content_length or 0, sent))
 
     async def _as_worker(self, request: web.Request, host: Host, handler: _Next) -> web.StreamResponse:
-        """Ranks above 0: SGLang's dummy server always says healthy and has no API; a vLLM worker has no server at all."""
+        """Answers for ranks above 0: SGLang's dummy server always reports healthy and has no API; a vLLM worker has no server at all."""
         if host.engine.settings.engine != "sglang":
             raise _Cut
         if request.path in ("/health", "/health_generate", "/ping"):
@@ -246,7 +247,7 @@ class EngineApp:
         return response
 
     async def _generate(self, request: web.Request, host: Host) -> web.StreamResponse:
-        """SGLang's own API."""
+        """Serves SGLang's own API."""
         engine, settings = host.engine, host.engine.settings
         if settings.engine != "sglang":
             raise web.HTTPNotFound

@@ -1,4 +1,4 @@
-"""What the simulator needs to know of an engine's command line."""
+"""The settings that the simulator takes from an engine's command line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Version = tuple[int, ...]
 
 
 def version(release: str) -> Version:
-    """``0.5.23`` as numbers to compare. Raises ValueError for anything else."""
+    """Returns ``0.5.23`` as numbers to compare. Raises ValueError for anything else."""
     return tuple(int(part) for part in release.split("."))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """One engine process, as its command line describes it. ``block_size`` 1 is speculation off."""
+    """One engine process as its command line describes it. ``block_size`` 1 means that speculation is off."""
 
     engine: str
     release: str
@@ -24,7 +24,7 @@ class EngineSettings:
     port: int
     block_size: int = 1
     schedule: tuple[tuple[int, int, int], ...] = ()
-    """``(low, high, K)`` by requests in a step, inclusive, ascending from 1; empty where the block is fixed (vLLM >= 0.26)."""
+    """``(low, high, K)`` by requests in a step, inclusive, ascending from 1; empty for a fixed block size (vLLM >= 0.26)."""
     drafter: str | None = None
     drafter_revision: str | None = None
     tensor_parallel: int = 1
@@ -37,7 +37,8 @@ class EngineSettings:
     argv: tuple[str, ...] = ()
 
     def block_for(self, concurrency: int) -> int:
-        """Block size of a step with ``concurrency`` requests. In a gap of a schedule and past its end the range before goes on."""
+        """Returns the block size of a step with ``concurrency`` requests. In a gap of a schedule and past its end the range before
+        applies."""
         if not self.schedule:
             return self.block_size
         begun = [drafts for low, _, drafts in self.schedule if low <= concurrency]

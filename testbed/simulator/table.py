@@ -1,19 +1,19 @@
 """Step time and acceptance of a model, from measured tables.
 
-A table is a CSV with the columns ``model, workload, concurrency, block_size, method, tok_per_s``; its companion has
-``model, workload, block_size, method, accept_len``. Rows of method ``DFlash`` and ``AR`` (no speculation, used as block 1) count; where
-several rows say the same cell the first one counts. The step time of a cell is ``s = c * tau / tok_per_s``.
+A table is a CSV with the columns ``model, workload, concurrency, block_size, method, tok_per_s``; its companion has ``model, workload,
+block_size, method, accept_len``. Rows of method ``DFlash`` and ``AR`` (no speculation, used as block 1) count. If several rows have the
+same cell, the first one counts. The step time of a cell is ``s = c * tau / tok_per_s``.
 
 Between cells:
 
-* concurrency: straight lines in log s over log c. Below the smallest measured c the step time is constant, above the largest the last
-  slope goes on.
-* block size: a block without a row of its own follows the law ``s(B, c) = f(B * c)``, read from the measured block nearest to it; a block
-  with a single row follows the law too, scaled to pass through that row.
-* workload: one that a model was not measured with uses the step time of its default workload, because step time does not depend on the
-  task.
-* acceptance: the block's own row, else the curve of the nearest block, else (the model has no row) the mean over the models that have
-  that workload.
+* concurrency: straight lines in log s over log c. Below the smallest measured c the step time is constant; above the largest the last slope
+  continues.
+* block size: a block without its own row follows the law ``s(B, c) = f(B * c)``, read from the nearest measured block. A block with a
+  single row follows the law too, scaled to pass through that row.
+* workload: a workload that was not measured for a model uses the step time of the model's default workload, because step time does not
+  depend on the task.
+* acceptance: the block's own row; else the curve of the nearest block; else (the model has no row) the mean over the models that have that
+  workload.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEED_ACCEPT = DATA / "seed_accept.csv"
 
 DEFAULT_WORKLOAD = "gsm8k"
 FALLBACK_MODEL = "Qwen3.5-9B"
-"""Stands in for a target the table does not know; a table without it uses its first model."""
+"""Model that replaces an unknown target; a table without it uses its first model."""
 
 _Acceptance = Mapping[tuple[str, int], AcceptanceCurve]
 _Cells = dict[str, dict[int, dict[int, float]]]
@@ -46,7 +46,7 @@ def _nearest(block: int, blocks: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """Step times (seconds) over concurrency at one block: ``points`` ascending in c."""
+    """Step times (seconds) over concurrency at one block size: ``points`` ascending in c."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -64,7 +64,7 @@ class StepCurve:
 
 
 class ModelTable:
-    """One model's step times and acceptance. ``name`` is the model of the table, which may stand in for another."""
+    """One model's step times and acceptance. ``name`` is the model of the table, which may replace another."""
 
     def __init__(
         self, name: str, curves: Mapping[str, Mapping[int, StepCurve]], acceptance: Mapping[tuple[str, int], AcceptanceCurve]
@@ -76,24 +76,24 @@ class ModelTable:
         self._steps: dict[tuple[str, int, int], float] = {}
 
     def workload(self, asked: str | None) -> str:
-        """The workload to use for a request that asks for ``asked``: itself where its acceptance is known, else the default one."""
+        """Returns the workload for a request that asks for ``asked``: the same if its acceptance is known, else the default one."""
         if asked and (asked in self._curves or any(workload == asked for workload, _ in self._acceptance)):
             return asked
         return DEFAULT_WORKLOAD if DEFAULT_WORKLOAD in self._curves else self.workloads[0]
 
     def blocks(self, workload: str) -> tuple[int, ...]:
-        """Block sizes measured for a workload; 1 is speculation off."""
+        """Returns the block sizes measured for a workload; 1 means speculation off."""
         return tuple(sorted(self._curves.get(workload, {})))
 
     def acceptance(self, workload: str, block: int) -> AcceptanceCurve:
-        """Raises KeyError for a workload without any acceptance row."""
+        """Returns the curve of a workload at a block size. Raises KeyError for a workload without any acceptance row."""
         known = [measured for name, measured in self._acceptance if name == workload]
         if not known:
             raise KeyError(f"no acceptance length for workload {workload!r}")
         return self._acceptance[workload, _nearest(block, known)]
 
     def step_time_s(self, workload: str, block: int, concurrency: int) -> float:
-        """Seconds one step takes with ``concurrency`` requests in it."""
+        """Returns the step time in seconds with ``concurrency`` requests in the step."""
         key = (workload, block, concurrency)
         if key not in self._steps:
             self._steps[key] = self._step_time_s(*key)
@@ -145,11 +145,11 @@ class Table:
         return tuple(self._cells)
 
     def throughput(self, model: str, workload: str, block: int, concurrency: int) -> float | None:
-        """Tokens per second as the file gives them; None where it has no such row."""
+        """Returns tokens per second as in the file; None if it has no such row."""
         return self._cells.get(model, {}).get(workload, {}).get(block, {}).get(concurrency)
 
     def match(self, *names: str) -> ModelTable:
-        """The model whose name begins the last path segment of the first of ``names`` that fits, else the fallback model.
+        """Returns the model whose name begins the last path segment of the first of ``names`` that matches, else the fallback model.
 
         Names are tried in order: a target given as a local folder is found by its served model name.
         """
@@ -161,7 +161,7 @@ class Table:
         return self.model(FALLBACK_MODEL if FALLBACK_MODEL in self._cells else next(iter(self._cells)))
 
     def model(self, name: str) -> ModelTable:
-        """Raises KeyError for a model the table does not have."""
+        """Returns a model of the table. Raises KeyError if the table does not have it."""
         if name not in self._cells:
             raise KeyError(name)
         if name not in self._models:
@@ -196,5 +196,5 @@ def _curve(cells: Mapping[int, float], acceptance: _Acceptance, workload: str, b
 
 @lru_cache(maxsize=1)
 def seed_table() -> Table:
-    """The published tables the product starts from."""
+    """Returns the published tables that the product starts from."""
     return Table.load()

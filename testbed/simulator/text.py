@@ -1,4 +1,4 @@
-"""Greedy text that depends on the target and the prompt alone: never on drafter, block size, load or release."""
+"""Greedy text that depends on the target and the prompt only, never on drafter, block size, load or release."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _IDS = {word: number for number, word in enumerate(_WORDS)}
 
 _CHARACTERS_PER_TOKEN = 4
 DEFAULT_TOKENS = (64, 512)
-"""Length of an answer that no limit cuts: also a function of target and prompt."""
+"""Range of the length of an answer without a limit, in tokens. The length also depends on target and prompt only."""
 
 
 def prompt_tokens(prompt: str) -> int:
-    """Length of a prompt in tokens, four characters each."""
+    """Returns the length of a prompt in tokens, four characters each."""
     return max(1, len(prompt) // _CHARACTERS_PER_TOKEN)
 
 
@@ -32,33 +32,34 @@ def _generator(target: str, prompt: str) -> random.Random:
 
 
 def natural_length(target: str, prompt: str) -> int:
-    """Tokens of the whole answer where the request sets no limit."""
+    """Returns the number of tokens of the whole answer if the request sets no limit."""
     return random.Random(hashlib.sha256(f"length\0{target}\0{prompt}".encode()).digest()).randint(*DEFAULT_TOKENS)
 
 
 def answer(target: str, prompt: str, tokens: int) -> list[str]:
-    """The first ``tokens`` tokens of the answer, to be joined without separator; a shorter answer is a prefix of a longer one."""
+    """Returns the first ``tokens`` tokens of the answer, to be joined without separator. A shorter answer is a prefix of a longer one."""
     words = _generator(target, prompt).choices(_WORDS, k=tokens)
     return [words[0], *(f" {word}" for word in words[1:])] if words else []
 
 
 def flipped(tokens: Sequence[str], target: str, prompt: str, *, at: int) -> list[str]:
-    """The answer in which a near tie was decided the other way at token ``at``: from there on it is another text."""
+    """Returns the answer in which a near tie was decided the other way at token ``at``: from there on the text differs."""
     return [*tokens[:at], *answer(f"the other way {target}", prompt, len(tokens))[at:]]
 
 
 def token_ids(tokens: Sequence[str]) -> list[int]:
-    """The tokens as numbers."""
+    """Returns the tokens as numbers."""
     return [_IDS[token.strip()] for token in tokens]
 
 
 def chances(target: str, drafter: str | None, drafter_revision: str | None, prompt: str) -> random.Random:
-    """Decides which drafts of an answer are accepted: what a greedy drafter proposes depends on these alone, and so on each repetition."""
+    """Returns the generator that decides which drafts of an answer are accepted. A greedy drafter's drafts depend on these arguments only,
+    so they repeat."""
     return random.Random(hashlib.sha256(f"drafts\0{target}\0{drafter}\0{drafter_revision}\0{prompt}".encode()).digest())
 
 
 class Steps:
-    """Cuts the tokens of a request as its engine committed them: one for the prefill, then those of each verify step."""
+    """Groups the tokens of a request as its engine committed them: one for the prefill, then those of each verify step."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -66,7 +67,7 @@ class Steps:
         self._end = 0
 
     def ends(self) -> Iterator[int]:
-        """How many tokens the answer had after each step that ended since the last call."""
+        """Yields the number of tokens of the answer after each step that ended since the last call."""
         request = self._request
         if self._end == 0 and request.generated:
             self._end = 1

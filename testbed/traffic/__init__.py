@@ -1,1 +1,1 @@
-"""Load for engines, simulated or real: closed loop at a concurrency, as the published tables were measured, or open loop at a rate."""
+"""Load for simulated or real engines: closed loop at a concurrency, as for the published tables, or open loop at a rate."""

@@ -1,4 +1,4 @@
-"""The same loads against a simulated engine without HTTP and in simulated time: minutes of load in milliseconds."""
+"""The same loads on a simulated engine without HTTP and in simulated time: minutes of load in milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _completion(request: Request) -> Completion:
 
 
 def closed_loop(engine: SimulatedEngine, shots: Shots, concurrency: int, start_s: float, end_s: float) -> Log:
-    """``concurrency`` clients, each sending its next request the moment it has its answer, until ``end_s``."""
+    """Runs ``concurrency`` clients until ``end_s``. Each sends its next request as soon as it has its answer."""
     log = Log()
     flying = [_request(engine, shots.next()) for _ in range(concurrency)]
     for request in flying:
@@ -40,7 +40,8 @@ def closed_loop(engine: SimulatedEngine, shots: Shots, concurrency: int, start_s
 
 
 def open_loop(engine: SimulatedEngine, shots: Shots, rate: float, start_s: float, end_s: float, seed: int = 0) -> Log:
-    """``rate`` requests per second on average, at random moments, whatever the engine does; the unfinished are not in the log."""
+    """Sends ``rate`` requests per second on average, at random moments, whatever the engine does. Unfinished requests are not in the
+    log."""
     arrivals = random.Random(seed)
     sent: list[Request] = []
     now = start_s + arrivals.expovariate(rate)

@@ -1,4 +1,4 @@
-"""Which requests are sent: workloads by weight, lengths, prompts."""
+"""The requests that are sent: workloads by weight, lengths, prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """``weights`` by workload; answers have ``max_tokens`` tokens, prompts about ``prompt_tokens``; a share ``stream`` streams."""
+    """A mix of requests. ``weights`` by workload; answers have ``max_tokens`` tokens, prompts about ``prompt_tokens``; a share ``stream``
+    streams."""
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"gsm8k": 1.0})
     max_tokens: int = 300
@@ -44,7 +45,7 @@ class Shots:
 
 
 def parse_weights(text: str) -> dict[str, float]:
-    """``gsm8k=3,humaneval=1``, or names alone for equal weights. Raises ValueError."""
+    """Reads ``gsm8k=3,humaneval=1``, or names alone for equal weights. Raises ValueError."""
     weights: dict[str, float] = {}
     for part in text.split(","):
         name, _, weight = part.partition("=")

@@ -1,4 +1,4 @@
-"""Load over HTTP on a list of engines, by the OpenAI API."""
+"""Load over HTTP on a list of engines, with the OpenAI API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKLOAD_HEADER = "x-dflash-workload"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go: base URLs such as ``http://127.1.0.1:30000``, and the model's name."""
+    """Destination of requests: base URLs such as ``http://127.1.0.1:30000``, and the model's name."""
 
     urls: Sequence[str]
     model: str
@@ -34,7 +34,7 @@ class Target:
 
 
 class Client:
-    """Sends requests and keeps the log. Use as an async context manager."""
+    """Sends requests and keeps the log. Use it as an async context manager."""
 
     def __init__(self, target: Target, shots: Shots) -> None:
         self._target = target
@@ -43,7 +43,7 @@ class Client:
         self._busy: Counter[str] = Counter()
         self._session: aiohttp.ClientSession | None = None
         self.began_s = time.monotonic()
-        """On the monotonic clock; times in the log count from here."""
+        """Start on the monotonic clock; times in the log count from here."""
         self._stopped = False
         self._clients = 0
         self._resized = asyncio.Event()
@@ -59,24 +59,24 @@ class Client:
             await self._session.close()
 
     def now(self) -> float:
-        """Seconds since this client was made."""
+        """Returns the seconds since this client was created."""
         return time.monotonic() - self.began_s
 
     def stop(self) -> None:
-        """Send nothing more; the loops end with their last answers."""
+        """Stops sending. The loops end with their last answers."""
         self._stopped = True
         self._resized.set()
 
     def resize(self, concurrency: int) -> None:
-        """From now on the closed loop has so many clients, 0 included. New ones send at once; those too many end with their answers."""
+        """Sets the number of clients of the closed loop, 0 included. New clients send at once; surplus ones end with their answers."""
         if concurrency != self._clients:
             self._clients = concurrency
             self._resized.set()
 
     async def closed_loop(self, concurrency: int, seconds: float = math.inf) -> None:
-        """``concurrency`` clients, each sending its next request when it has its answer, for some seconds or until stop().
+        """Runs ``concurrency`` clients for some seconds or until stop(). Each sends its next request when it has its answer.
 
-        resize() changes their number on the way. One loop at a time.
+        resize() changes their number in between. Only one loop may run at a time.
         """
         self.resize(concurrency)
         end_s = self.now() + seconds
@@ -97,7 +97,7 @@ class Client:
                     await asyncio.wait_for(self._resized.wait(), None if end_s == math.inf else end_s - self.now())
 
     async def open_loop(self, rate: float, seconds: float = math.inf, seed: int = 0) -> None:
-        """``rate`` requests per second on average, at random moments, whatever the engines do, for some seconds or until stop()."""
+        """Sends ``rate`` requests per second on average, at random moments, whatever the engines do, for some seconds or until stop()."""
         arrivals = random.Random(seed)
         due_s = self.now() + arrivals.expovariate(rate)
         end_s = self.now() + seconds
@@ -108,7 +108,7 @@ class Client:
                 due_s += arrivals.expovariate(rate)
 
     async def acceptance_totals(self) -> Totals:
-        """Counters of all engines that answer."""
+        """Returns the summed counters of all engines that answer."""
         assert self._session is not None
         pages = await asyncio.gather(*(self._page(url) for url in self._target.urls))
         return total(page for page in pages if page is not None)

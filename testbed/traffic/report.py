@@ -1,4 +1,4 @@
-"""What a load run measured."""
+"""The measurements of a load run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answered request; times in seconds since the run began. ``first_token_s`` is None for answers that did not stream."""
+    """One answered request. Times are in seconds since the run began. ``first_token_s`` is None for answers that did not stream."""
 
     workload: str
     started_s: float
@@ -19,7 +19,7 @@ class Completion:
     tokens: int
     first_token_s: float | None = None
     url: str = ""
-    """Which engine answered."""
+    """Base URL of the engine that answered."""
 
     @property
     def latency_s(self) -> float:
@@ -28,7 +28,7 @@ class Completion:
 
 @dataclass(slots=True)
 class Log:
-    """Collects completions and errors of a run."""
+    """Completions and errors of a run."""
 
     completions: list[Completion] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
@@ -36,7 +36,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run's window. Rates are per second of the window; latencies in seconds, None without a completion."""
+    """Results of a run's window. Rates are per second of the window; latencies are in seconds, None without a completion."""
 
     duration_s: float
     requests: int
@@ -55,7 +55,7 @@ class Report:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least ``share`` of the values do not exceed; None for no values."""
+    """Returns the smallest value that at least ``share`` of the values do not exceed; None without values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
@@ -67,9 +67,9 @@ def _distribution(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def summarize(log: Log, start_s: float, end_s: float, acceptance_length: float | None) -> Report:
-    """The report of the window from ``start_s`` to ``end_s``.
+    """Returns the report of the window from ``start_s`` to ``end_s``.
 
-    A request that lies partly in the window counts with that share of its tokens, so the rate has no bias from requests cut by the window.
+    A request that lies partly in the window counts with that share of its tokens, so requests cut by the window do not bias the rate.
     """
     seconds = end_s - start_s
     inside = [completion for completion in log.completions if start_s < completion.finished_s <= end_s]

@@ -1,4 +1,4 @@
-"""Acceptance length from the counters of ``/metrics`` pages, before and after."""
+"""Acceptance length from the counters of ``/metrics`` pages before and after."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Tokens that verify steps committed, and the steps, summed over pages."""
+    """Tokens that verify steps committed, and the number of steps, summed over pages."""
 
     committed: float = 0.0
     verifies: float = 0.0
@@ -19,13 +19,14 @@ class Totals:
         return Totals(self.committed + other.committed, self.verifies + other.verifies)
 
     def since(self, before: Totals) -> float | None:
-        """Acceptance length between two moments; None where nothing was verified (or a counter began anew)."""
+        """Returns the acceptance length between two moments; None if nothing was verified (or a counter restarted)."""
         verifies = self.verifies - before.verifies
         return (self.committed - before.committed) / verifies if verifies > 0 else None
 
 
 def totals(page: str) -> Totals:
-    """From a vLLM page: 1 + accepted / drafts. From an SGLang page: generated tokens / verify calls. A missing series counts as zero."""
+    """Returns the totals of a page. vLLM: 1 + accepted / drafts. SGLang: generated tokens / verify calls. A missing series counts as
+    zero."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -38,5 +39,5 @@ def totals(page: str) -> Totals:
 
 
 def total(pages: Iterable[str]) -> Totals:
-    """Sum over pages."""
+    """Returns the sum over pages."""
     return sum((totals(page) for page in pages), Totals())

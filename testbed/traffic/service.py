@@ -1,4 +1,4 @@
-"""Load on a DFlashDeployment through whatever pods serve at the moment, as a Service would spread it."""
+"""Load on a DFlashDeployment through the pods that currently serve, spread as a Service would do it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.2
 
 
 class ServiceTraffic:
-    """Requests from a thread of its own, for as long as its ``with`` block lasts."""
+    """Sends requests from its own thread during its ``with`` block."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class ServiceTraffic:
         concurrency: int | None = None,
         seed: int = 0,
     ) -> None:
-        """Either ``rate`` requests per second on average, whatever the engines do, or ``concurrency`` clients in a closed loop over all
-        replicas together. Raises ValueError unless it is one of the two."""
+        """Takes either ``rate`` requests per second on average, whatever the engines do, or ``concurrency`` clients in a closed loop over
+        all replicas together. Raises ValueError unless exactly one is given."""
         if (rate is None) == (concurrency is None):
             raise ValueError("traffic has either a rate or a concurrency")
         self._cluster = cluster
@@ -67,23 +67,23 @@ class ServiceTraffic:
             raise RuntimeError("no request was ever answered")
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of clients of a closed loop, at the next look at the pods. Raises ValueError for traffic at a rate."""
+        """Sets the number of clients of a closed loop, at the next check of the pods. Raises ValueError for traffic at a rate."""
         if self._concurrency is None:
             raise ValueError("traffic at a steady rate has no clients to count")
         self._concurrency = concurrency
 
     @property
     def failed(self) -> int:
-        """Requests that got no whole answer."""
+        """Returns the number of requests without a whole answer."""
         return sum(self.log.errors.values())
 
     def tokens_per_second(self, start: float, end: float) -> float:
-        """Generated tokens that clients got between two moments of the monotonic clock, by requests that have been answered."""
+        """Returns the generated tokens per second between two moments of the monotonic clock, from answered requests."""
         began_s = self._began_s
         return summarize(Log(list(self.log.completions)), start - began_s, end - began_s, None).tokens_per_second
 
     def answered(self) -> Mapping[str, int]:
-        """Requests answered so far by each revision."""
+        """Returns the requests answered so far, by revision."""
         with self._counting:
             done = self.log.completions[self._counted :]
             self._answered.update(self._revisions[one.url] for one in done)
@@ -91,9 +91,9 @@ class ServiceTraffic:
             return self._answered.copy()
 
     def _look(self) -> bool:
-        """Take in which pods serve. Addresses are kept of those that do not any more: their last answers are still to come."""
+        """Updates which pods serve. Addresses of pods that stopped serving are kept, because their last answers are still to come."""
         pods = [pod for pod in self._cluster.api.get(self._pods)["items"] if _serves(pod)]
-        # A new pod may have the address of one that is gone, whose answers are not the new one's.
+        # A new pod may have the address of one that is gone, whose answers are not its own.
         self.answered()
         for pod in pods:
             self._revisions[_url(pod)] = pod["metadata"]["labels"]["serving.dflash.io/revision"]
