@@ -1,6 +1,6 @@
-"""From a snapshot to a plan: the whole decision, in order.
+"""Turns a snapshot into a plan. This is the whole decision, in order.
 
-Find out what the spec asks for, adopt orphans, give revisions their roles, then keep the children and move replicas.
+It finds out what the spec asks for, adopts orphans, gives revisions their roles, then maintains the children and moves replicas.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ TERMINATING_S = 15.0
 
 
 def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) -> Plan:
-    """What to write next, and the status to show. Level-based: the same for every trigger, and nothing is remembered between calls.
+    """Returns what to write next and the status to show. It is level-based: the same for every trigger, with no state between calls.
 
-    ``stored``: the snapshot's revisions.
+    ``stored`` are the snapshot's revisions.
     """
     deployment = snapshot.deployment
     if deployment is None or being_deleted(deployment):
@@ -124,14 +124,14 @@ def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | B
 
 
 def _blocked(state: ReconcileState, blocker: Blocker) -> Plan:
-    """Nothing is written but the status: what runs keeps running."""
+    """Returns a plan that writes only the status and an event. What runs keeps running."""
     wanted = {pool.revision: pool.wanted for pool in state.pools}
     state = replace(state, blocker=blocker, candidate=state.stored.candidate, wanted=wanted)
     return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status(state))
 
 
 def _suspended(state: ReconcileState, wanted: Revision | PendingRevision) -> Plan:
-    """Pods keep serving, nothing below is written, rollback and repair included."""
+    """Returns a plan that writes only the status and an event. Pods keep serving; even rollback and repair wait."""
     if isinstance(wanted, PendingRevision):
         state = replace(state, departs=True)
     elif wanted != state.stable:
@@ -148,7 +148,7 @@ def _carry_on(
     snapshot = state.snapshot
     adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), state.deployment)]
     if lost := lost_revisions(state):
-        # Which revision is active depends on them, so nothing else is decided before they are back.
+        # They determine which revision is active, so nothing else is decided before they are rebuilt.
         names_ = ", ".join(item["metadata"]["name"] for item in lost)
         told = Event("Warning", "RevisionRebuilt", f"The record of {names_} was missing and has been created again from its workload")
         return Plan((*adopted, *(Create(item) for item in lost), told))
@@ -172,7 +172,7 @@ def _carry_on(
     shown = status(state)
     outcome = state.outcome
     ends = outcome is not None and outcome.end is not None
-    # The verdicts that ended a trial are known to this plan alone, so nothing that may meet a conflict stands before its status.
+    # Only this plan knows the verdicts that ended the trial. A conflict of a child write before its status would lose them.
     children = (
         ()
         if ends
@@ -201,7 +201,7 @@ def _carry_on(
 
 
 def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[ReconcileState, list[Step]]:
-    """Rule on the candidate, except in the plan that makes it one: that it will be tried is shown before a replica is taken for it."""
+    """Decides on the candidate, but not in the plan that makes it one. The status shows the trial before a replica is used for it."""
     stable, candidate = state.stable, state.candidate
     if stable is None:
         return state, []
@@ -222,7 +222,7 @@ def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, 
 def _goals(state: ReconcileState, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:
     stable, candidate, outcome = state.stable, state.candidate, state.outcome
     if stable is not None and candidate is not None and begins:
-        # Whether it is tried now is ruled at the next look. A replica put back for that moment, or taken from it, would load in vain.
+        # The next evaluation decides whether it is tried now. A replica moved until then would load for nothing.
         return {record.hash: state.pool(record.hash).wanted for record in (stable, candidate)}
     if stable is not None and candidate is None and state.failed is None and policy.paused:
         once_in_force = {record.hash for record in state.records if record.state is RevisionState.STABLE}
@@ -232,7 +232,7 @@ def _goals(state: ReconcileState, policy: RolloutPolicy, *, begins: bool) -> dic
 
 
 def _learned(state: ReconcileState) -> tuple[Annotate, ...]:
-    """What the tuner has learned is kept with the active revision, so that it outlives the operator."""
+    """Returns the write that stores the tuner's knowledge with the active revision, so that it survives a restart of the operator."""
     record, stable = state.context.tuning.record, state.stable
     if record is None or stable is None:
         return ()
@@ -240,7 +240,7 @@ def _learned(state: ReconcileState) -> tuple[Annotate, ...]:
 
 
 def _tuning_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tuple[Event, ...]:
-    """An event for each decision that status shows for the first time."""
+    """Returns an event for a decision that the status shows for the first time."""
     tuning = shown.get("tuning")
     if tuning is None or tuning == (state.deployment.get("status") or {}).get("tuning"):
         return ()
@@ -249,12 +249,12 @@ def _tuning_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tuple[E
 
 
 def _requeue_after_s(state: ReconcileState) -> float | None:
-    """Time is news only where something is being waited for."""
+    """Returns the seconds to the next evaluation, or None if nothing depends on time."""
     waits = [state.outcome.requeue_after_s] if state.outcome and state.outcome.end is None else []
     if state.decision is not None and state.decision.state != "Off":
         waits.append(state.context.tuning_requeue_s)
     if any(pod.terminating for pod in state.snapshot.pods):
-        # Whether the node of a pod that does not end is dead is not watched.
+        # No watch reports that the node of a terminating pod is dead.
         waits.append(TERMINATING_S)
     if state.candidate is None and unfinished(state) and state.budget.max_surge:
         waits.append(REQUEUE_AFTER_S)
@@ -262,7 +262,7 @@ def _requeue_after_s(state: ReconcileState) -> float | None:
 
 
 def _phase_reached(state: ReconcileState, shown: Mapping[str, Any]) -> list[Event]:
-    """One event for every phase of a rollout. The first start of all is told by its revision and its promotion."""
+    """Returns one event for every new phase of a rollout. The events for revision and promotion already report the very first start."""
     before = (state.deployment.get("status") or {}).get("rollout") or {}
     rollout = shown.get("rollout") or {}
     phase = rollout.get("phase")
@@ -286,7 +286,7 @@ def _describe(record: Revision) -> str:
 
 
 def _outage_ahead(state: ReconcileState) -> list[Event]:
-    """Said before it happens: the only serving replica goes down and nothing serves until the new one has loaded."""
+    """Returns an event ahead of an outage: the only serving replica stops, and nothing serves until the new one has loaded."""
     left = unfinished(state)
     if left is None or left[0] is not Reason.OUTAGE_AHEAD:
         return []
@@ -294,7 +294,7 @@ def _outage_ahead(state: ReconcileState) -> list[Event]:
 
 
 def _announced(state: ReconcileState, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:
-    """An event when the condition does not say so yet: an operator that restarts has nothing new to tell."""
+    """Returns an event if the condition does not say so yet. A restart of the operator therefore repeats no event."""
     shown = get_condition((state.deployment.get("status") or {}).get("conditions") or (), type)
     if shown is not None and shown.get("reason") == reason and shown.get("message") in (message, shorten(message)):
         return ()

@@ -1,4 +1,4 @@
-"""The tuner's part in a plan: what it is asked, and the revision it wants in place of the active one."""
+"""The tuner's part in a plan: its inputs, its decision, and the revision it chooses in place of the active one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
 
 MISSED_EVALUATIONS = 3
-"""For so many looks too few pods must be measured before the tuner says that it holds. It changes nothing from the first one on."""
+"""Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
 _TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 def tuned(
     state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision
 ) -> tuple[ReconcileState, Revision | PendingRevision, Reason | None]:
-    """Ask the tuner. Returns the state with its decision, the revision that shall run, and why the tuner wants another than the spec.
+    """Returns the state with the tuner's decision, the revision to run, and the tuner's reason if it differs from the spec's revision.
 
-    A change that the tuner began stands until it is promoted, given up, or replaced by one the user makes; leaving mode Auto ends it.
+    A change that the tuner began continues until it is promoted, fails, or a change of the user replaces it. Leaving mode Auto ends it.
     """
     stable = state.stable
     if stable is None:
@@ -55,7 +55,7 @@ def tuned(
 
 
 def _draft(state: ReconcileState, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
-    """The stored revision that differs from stable in speculation alone, or a draft of it."""
+    """Returns the stored revision that differs from stable in speculation only, or a draft of it."""
     for record in state.records:
         if record.speculation == speculation and record.same_intent(stable.inputs):
             return record
@@ -63,7 +63,7 @@ def _draft(state: ReconcileState, stable: Revision, speculation: Speculation) ->
 
 
 def _own_candidate(state: ReconcileState) -> Revision | None:
-    """What the tuner has begun: a candidate that differs from stable in speculation, or an earlier revision it goes back to."""
+    """Returns the tuner's candidate: a revision that differs from stable in speculation, or an earlier revision to return to. Else None."""
     for record in state.records:
         if record.state is RevisionState.CANDIDATE and record.origin == Origin.TUNER:
             return record
@@ -71,7 +71,7 @@ def _own_candidate(state: ReconcileState) -> Revision | None:
 
 
 def judged(state: ReconcileState, spec: Spec, stable: Revision) -> DrafterHealth:
-    """Whether the active drafter is accepted."""
+    """Returns the health of the active drafter."""
     context, status, before = state.context, state.deployment.get("status") or {}, state.stored.stable
     return judge(
         context.tuning.recent,
@@ -85,7 +85,7 @@ def judged(state: ReconcileState, spec: Spec, stable: Revision) -> DrafterHealth
 
 
 def _fallback(state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, tuning: TuningPolicy) -> Fallback | None:
-    """What shall run in place of a drafter that has collapsed; None: it has not, or nothing may be done."""
+    """Returns what replaces a collapsed drafter. None if it has not collapsed, or if the operator may not act."""
     health, budget = state.health, state.budget
     if health is None or not health.confirmed or _frozen(replace(state, health=None), spec, policy):
         return None
@@ -97,9 +97,10 @@ def _fallback(state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: 
 def _decision(
     state: ReconcileState, spec: Spec, policy: RolloutPolicy, tuning: TuningPolicy, stable: Revision, against: str
 ) -> TunerDecision | None:
-    """None before anything was learned, and where too few pods were measured just now: the status then says what it said.
+    """Returns the tuner's decision.
 
-    An operator that has just started has measured nobody, and a pod may miss a round: that is over in a moment and worth no word.
+    Returns None if nothing was learned yet, or if too few pods were measured just now; the status then stays as it is. An operator that has
+    just started has measured no pod, and a pod may miss a round. Both end soon, so neither is reported.
     """
     knowledge = state.context.tuning
     if knowledge.learned is None:
@@ -132,7 +133,7 @@ def _decision(
 
 
 def _metrics(state: ReconcileState) -> str:
-    """Why there are no fresh metrics. Pods that became Ready after the last round were not measured yet, which the next one does."""
+    """Returns why there are no fresh metrics, or ''. Pods Ready only since the last round do not count; the next round measures them."""
     health = state.context.metrics
     if health.available is not False or (health.reason is Reason.NO_PODS and state.serving):
         return ""
@@ -140,7 +141,10 @@ def _metrics(state: ReconcileState) -> str:
 
 
 def restart_s(state: ReconcileState, stable: Revision) -> float:
-    """From a pod's creation to Ready: the slowest of those that serve now, or half the start-up budget where none tells."""
+    """Returns the seconds from a pod's creation to Ready: the slowest of the Ready pods, or half the start-up budget if none is known.
+
+    Pods that have restarted do not count.
+    """
     took = [
         (pod.ready_since - pod.created_at).total_seconds()
         for pod in state.pods(stable.hash)
@@ -150,7 +154,7 @@ def restart_s(state: ReconcileState, stable: Revision) -> float:
 
 
 def changes(records: Iterable[Revision]) -> list[Change]:
-    """What the tuner did so far, oldest first, from the histories of the revisions."""
+    """Returns the tuner's changes so far, oldest first, from the histories of the revisions."""
     found = []
     for record in records:
         asked = ""
@@ -177,7 +181,7 @@ def _frozen(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> str:
 
 
 def _unrest(state: ReconcileState) -> str:
-    """A rollout that is not over."""
+    """Returns a message if a rollout is not finished, else ''."""
     stable = state.stable
     if any(record.state is RevisionState.CANDIDATE for record in state.records):
         return "a rollout is under way"
@@ -197,14 +201,18 @@ def _degraded(state: ReconcileState) -> str:
 
 
 def _leaving(state: ReconcileState) -> str:
-    """Nodes are not watched: one that is drained shows in the pods that leave it. What a dead node held may be leaving for ever."""
+    """Returns why a pod is terminating, or ''.
+
+    The operator does not watch nodes; a drained node shows in its terminating pods. Pods of a dead node do not count, because they may be
+    terminating for ever.
+    """
     snapshot = state.snapshot
     leaving = any(pod.terminating and pod.node not in snapshot.dead_nodes for pod in snapshot.pods)
     return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
 
 
 def _can_schedule(stable: Revision, tuning: TuningPolicy) -> bool:
-    """The engine can follow a table of blocks by itself, as its own rules say."""
+    """Returns whether the engine can follow a table of block sizes by itself, according to its own rules."""
     if tuning.actuator == "Restart":
         return False
     largest = stable.resolved.trained_block_size

@@ -1,4 +1,4 @@
-"""The children all revisions share, as server-side applies. One that changes nothing is not sent."""
+"""Builds the children that all revisions share, as server-side applies. An apply that changes nothing is not sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dflash_controller.render.service_account import service_account
 
 
 def shared_children(state: ReconcileState, spec: Spec, in_force: Revision) -> list[Apply]:
-    """ServiceAccount first: pods of an unknown one are refused."""
+    """Returns the applies of the shared children. ServiceAccount is first: the API server refuses pods that name an unknown one."""
     key, multi_node = state.snapshot.key, any(record.resolved.nodes > 1 for record in _running(state, in_force))
     manifests = [
         service_account(key.name, key.namespace),
@@ -33,13 +33,13 @@ def shared_children(state: ReconcileState, spec: Spec, in_force: Revision) -> li
 
 
 def other_children(state: ReconcileState, manifests: Iterable[Mapping[str, Any]]) -> list[Apply]:
-    """Applies of children that are neither revisions nor workloads, each against the live one where there is one."""
+    """Returns applies of children that are neither revisions nor workloads, each against its live object if there is one."""
     live = {(item["kind"], item["metadata"]["name"]): item for item in state.snapshot.others}
     return [child(state.deployment, manifest, live.get((manifest["kind"], manifest["metadata"]["name"]))) for manifest in manifests]
 
 
 def child(deployment: Object, manifest: Mapping[str, Any], live: Object | None) -> Apply:
-    """An apply of a child with its owner, against the live object where there is one."""
+    """Returns an apply of a child with its owner, against the live object if there is one."""
     owned = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner_reference(deployment)]}}
     return Apply(owned, fence=ref(live) if live is not None else None)
 

@@ -1,4 +1,4 @@
-"""The workloads of all revisions at the replicas decided, and the removal of what nobody runs."""
+"""Builds the workloads of all revisions with the replicas decided, and removes what is no longer used."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
 def workload_steps(state: ReconcileState) -> list[Apply]:
-    """One fenced apply per workload that exists or is needed, what shrinks first.
+    """Returns one apply per workload that exists or is needed. Scale-downs come first. An apply to a live workload is fenced.
 
-    A revision that has pods has a workload, which may have lost the label it is found by: an attempt to make it finds it by its name.
+    A revision with pods has a workload, but the workload may have lost the label the operator selects by. The apply then reaches it by its
+    name.
     """
     live = {revision_of(item): item for item in state.snapshot.workloads if not being_deleted(item)}
     records = {record.hash: record for record in state.records}
@@ -47,7 +48,7 @@ def workload_steps(state: ReconcileState) -> list[Apply]:
 
 
 def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
-    """Workloads without replicas of revisions that are out of force, then the states and the number of revisions kept."""
+    """Returns the steps that delete empty workloads of inactive revisions and spent Jobs, retire old revisions, and prune the history."""
     roles = {record.hash for record in (state.stable, state.candidate, state.failed, state.pin) if record}
     in_force = {record.hash for record in (state.stable, state.candidate) if record}
     steps: list[Step] = [
@@ -67,7 +68,7 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
 
 
 def _spent_jobs(state: ReconcileState) -> list[Object]:
-    """Jobs that fetched weights for a candidate that has got its replica, or is none any more."""
+    """Returns the prefetch Jobs whose candidate has its replica or is no longer the candidate."""
     candidate = state.candidate
     wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
     jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]

@@ -1,4 +1,4 @@
-"""Pods and workloads of a deployment, counted by revision."""
+"""Counts the pods and workloads of a deployment by revision."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ LEADER_WORKER_SET = "LeaderWorkerSet"
 
 
 def revision_of(workload: Object) -> str:
-    """The hash of the revision that a workload runs or a ControllerRevision stores: the end of its name, which nobody can edit."""
+    """Returns the revision hash of a workload or a ControllerRevision. It is the end of the name, which nobody can edit."""
     return str(workload["metadata"]["name"]).rpartition("-")[2]
 
 
 def engines(pods: Sequence[Pod]) -> list[Pod]:
-    """One pod per replica: the one that answers requests."""
+    """Returns one pod per replica: the pod that answers requests."""
     return [pod for pod in pods if pod.role == names.ROLE_ENGINE]
 
 
 def pools(snapshot: Snapshot) -> list[Pool]:
-    """Every revision that has a workload or pods. Pods are counted, not what a workload's status says of them."""
+    """Returns one pool for every revision that has a workload or pods. It counts pods and ignores the workload's status."""
     workloads = {revision_of(workload): workload for workload in snapshot.workloads}
     pods = [pod for pod in engines(snapshot.pods) if pod.phase not in ("Succeeded", "Failed")]
     found = []
@@ -35,7 +35,7 @@ def pools(snapshot: Snapshot) -> list[Pool]:
                 wanted=int(workload["spec"].get("replicas", 1)) if workload else 0,
                 existing=sum(not pod.terminating for pod in mine),
                 serving=sum(pod.serving for pod in mine),
-                # What a dead node held is lost, and its pods may be there for ever.
+                # Pods of a dead node may stay in Terminating for ever, and their accelerators are lost.
                 terminating=sum(pod.terminating and pod.node not in snapshot.dead_nodes for pod in mine),
                 settled=workload is None or _settled(workload),
                 drops_broken_first=workload is None or workload["kind"] != LEADER_WORKER_SET,

@@ -1,11 +1,11 @@
-"""How many replicas each revision shall have next: arithmetic over pods, nothing else.
+"""Computes how many replicas each revision gets next. It is arithmetic over pods and nothing else.
 
 Two invariants hold after every step, whatever happened before it:
 
-* serving replicas never fall below ``replicas - max_unavailable`` by our doing;
-* wanted replicas and terminating pods together never exceed ``replicas + max_surge``.
+* the operator never reduces serving replicas below ``replicas - max_unavailable``;
+* desired replicas and terminating pods together never exceed ``replicas + max_surge``.
 
-A replica that does not serve protects nothing, so it may always be taken away: a broken revision can be left.
+A replica that does not serve protects nothing, so it may always be removed. A rollout can therefore leave a broken revision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Absolute numbers, as ``api.defaults.effective_rollout`` gives them."""
+    """The rollout limits in absolute replicas, as ``api.defaults.effective_rollout`` returns them."""
 
     replicas: int
     max_surge: int
@@ -24,43 +24,43 @@ class Budget:
 
     @property
     def floor(self) -> int:
-        """Serving replicas that a step may not go below."""
+        """Returns the number of serving replicas that a step must keep."""
         return max(0, self.replicas - self.max_unavailable)
 
     @property
     def ceiling(self) -> int:
-        """Accelerators of at most this many replicas may be held."""
+        """Returns the largest number of replicas whose accelerators may be in use."""
         return self.replicas + self.max_surge
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The replicas of one revision as they are."""
+    """The current replicas of one revision."""
 
     revision: str
     wanted: int
-    """``spec.replicas`` of its workload; 0 where there is none."""
+    """Desired replicas: ``spec.replicas`` of the workload; 0 if there is no workload."""
     existing: int
-    """Replicas whose pods are there and not terminating."""
+    """Replicas whose pods exist and are not terminating."""
     serving: int
     terminating: int
     settled: bool = True
-    """The workload's controller has seen its newest spec."""
+    """True if the workload's controller has observed the newest spec."""
     drops_broken_first: bool = True
-    """A Deployment scales down pods that are not ready first; a LeaderWorkerSet drops its highest index whatever its health."""
+    """True for a Deployment, which removes pods that are not ready first. A LeaderWorkerSet removes its highest index, healthy or not."""
 
     def serving_at(self, wanted: int) -> int:
-        """Replicas still serving once the workload has come down to ``wanted``."""
+        """Returns the replicas that still serve after the workload has scaled down to ``wanted``."""
         if self.drops_broken_first:
             return min(self.serving, wanted)
         return max(0, self.serving - max(0, self.existing - wanted))
 
 
 def rollout_goals(budget: Budget, stable: str | None, candidate: str | None) -> dict[str, int]:
-    """Where the replicas shall end up in the present phase.
+    """Returns the final replicas of each revision in the current phase.
 
-    A candidate beside a stable revision is tried on one replica; ``replicas`` edited meanwhile goes to stable. Without a stable one
-    there is nothing to compare with, so the first revision starts whole.
+    A candidate is tried on one replica while there is a stable revision. If ``replicas`` changes meanwhile, stable gets the change.
+    The first revision has no stable one to compare with, so it starts with all replicas.
     """
     if candidate is None:
         return {stable: budget.replicas} if stable else {}
@@ -71,7 +71,7 @@ def rollout_goals(budget: Budget, stable: str | None, candidate: str | None) -> 
 
 
 def frozen_goals(budget: Budget, pools: Sequence[Pool], stable: str) -> dict[str, int]:
-    """Where a paused replacement stays: stable keeps what it has got, and gets what is added; what is taken goes from the older ones."""
+    """Returns the goals of a paused replacement. Stable keeps its replicas and gets new ones; the older revisions lose replicas first."""
     older = {pool.revision: pool.wanted for pool in pools if pool.revision != stable and pool.wanted}
     has = sum(pool.wanted for pool in pools if pool.revision == stable)
     goals = {stable: max(budget.replicas - sum(older.values()), min(has, budget.replicas))}
@@ -81,10 +81,10 @@ def frozen_goals(budget: Budget, pools: Sequence[Pool], stable: str) -> dict[str
 
 
 def next_replicas(budget: Budget, pools: Sequence[Pool], goals: Mapping[str, int]) -> dict[str, int]:
-    """One step towards ``goals``; revisions not named there go to 0.
+    """Returns the replicas of each revision after one step towards ``goals``. Revisions not named there go to 0.
 
-    Accelerators of a terminating pod are not free, so growth waits for what shrinks. Among revisions to shrink the one with the
-    smallest share of serving replicas goes first.
+    A terminating pod still holds its accelerators, so growth waits until the shrinking revisions have released theirs. The revision with
+    the smallest share of serving replicas shrinks first.
     """
     wanted = {pool.revision: pool.wanted for pool in pools}
 

@@ -1,6 +1,6 @@
-"""Which revision the spec asks for.
+"""Finds the revision that the spec asks for.
 
-Two keys: the *intent* is the user's inputs without speculation, the *revision* is the intent with the active speculation.
+There are two keys. The *intent* is the user's inputs without speculation. The *revision* is the intent with the active speculation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dflash_controller.planning.revisions.revision import Origin, Revision, Revi
 
 @dataclass(frozen=True, slots=True)
 class PendingRevision:
-    """A revision that is still to be stored."""
+    """A revision that is not stored yet."""
 
     inputs: Mapping[str, Any]
     block_size_as_written: int | None
@@ -32,12 +32,12 @@ class PendingRevision:
 def desired_revision(
     spec: Spec, records: Sequence[Revision], stable: Revision | None, resolve: Callable[[Resolved | None], Resolved | list[Problem]]
 ) -> Revision | PendingRevision | list[Problem]:
-    """The stored revision the spec asks for, or a draft of it, or what is wrong with the spec.
+    """Returns the stored revision that the spec asks for, a draft of it if none is stored, or the problems of the spec.
 
-    An intent that is stored keeps the values it was resolved with, whatever today's defaults are. One that failed while target, drafter
-    or engine changed has failed at every block size, so its failed revision stands for it; what the tuner tried says nothing of it.
-    ``resolve`` is given the active revision unless ``restartId`` changed, so that a newer default does not ride along with a change made
-    for another reason.
+    A stored intent keeps the values it was resolved with, whatever the current defaults are. If an intent failed after a change of target,
+    drafter or engine, it has failed at every block size, and its failed revision is returned. A failed trial of the tuner does not count
+    against the intent. ``resolve`` receives the values of the active revision unless ``restartId`` changed. A change made for another
+    reason therefore does not pick up newer defaults.
     """
     inputs = revision_inputs(spec)
     alike = sorted((record for record in records if record.same_intent(inputs)), key=lambda record: record.number, reverse=True)
@@ -58,21 +58,21 @@ def desired_revision(
 
 
 def _blames_intent(record: Revision) -> bool:
-    """What the tuner tried in vain was a block size; a drafter that collapsed does so at every one."""
+    """Returns whether the failure counts against the intent. The tuner only tries block sizes, but a drafter collapses at every one."""
     return record.origin != Origin.TUNER or collapsed(record)
 
 
 def effective_speculation(spec: Spec, trained_block_size: int, stable: Revision | None) -> Speculation:
-    """The speculation the spec asks for, given what is active.
+    """Returns the speculation that the spec asks for, given the active revision.
 
-    Tuning Off: an explicit ``blockSize`` is law. Advise and Auto: it counts at creation, and whenever it differs from the value
-    recorded in the stable revision; otherwise what is active stays, so that a change of mode never changes a running engine.
+    With tuning Off, an explicit ``blockSize`` always applies. With Advise and Auto, it applies at creation and whenever it differs from
+    the value recorded in the stable revision. Otherwise the active speculation stays, so a change of mode never changes a running engine.
     """
     tuned = defaults.effective_tuning(spec, trained_block_size).mode != "Off"
     if spec.block_size is not None and (stable is None or not tuned or spec.block_size != stable.block_size_as_written):
         return defaults.speculation_of(spec.block_size)
     if stable is not None and switched_off(stable) and not stable.same_intent(revision_inputs(spec)):
-        # It was the drafter before that collapsed.
+        # The previous drafter collapsed, not the one that the spec names now.
         return defaults.speculation_of(defaults.block_size(spec, trained_block_size))
     if stable is not None and stable.speculation.max_block_size <= trained_block_size:
         return stable.speculation

@@ -1,4 +1,4 @@
-"""What a candidate changes, and therefore what it is judged by."""
+"""Finds what a candidate changes, and which gates therefore judge it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dflash_controller.model.change import Change, Part
 from dflash_controller.planning.revisions.revision import Revision
 
 TEXT_STAYS = frozenset({Part.DRAFTER, Part.BLOCK_SIZE})
-"""Changes that leave the text as it is. Other kernels round otherwise, and another target says something else."""
+"""Changes that keep the generated text the same. Other kernels round differently, and another target generates other text."""
 
 
 def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
-    """Empty where only what cannot change performance differs (scheduling, labels, storage, restartId).
+    """Returns the parts that the candidate changes.
 
-    A restart of a drafter that is not pinned to a commit may load another drafter: that is a change of drafter.
+    It is empty if only fields differ that cannot change performance (scheduling, labels, storage, restartId). A restart with a drafter that
+    is not pinned to a commit may load other weights, so it counts as a change of drafter.
     """
     before, after = stable.resolved, candidate.resolved
     parts = {part for field, part in PART_OF_FIELD.items() if getattr(before, field) != getattr(after, field)}
@@ -33,7 +34,7 @@ def changed(stable: Revision, candidate: Revision) -> frozenset[Part]:
 
 
 def question(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool, warm_up_s: float) -> AnalysisRequest | None:
-    """What the candidate is asked; None where nothing that matters has changed, or every gate is switched off."""
+    """Returns the analysis that the candidate needs, or None if no relevant part has changed or every gate is switched off."""
     parts = changed(stable, candidate)
     if not parts:
         return None

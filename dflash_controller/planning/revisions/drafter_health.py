@@ -1,14 +1,14 @@
-"""Whether the active drafter still drafts anything the target accepts, and what to do where it does not.
+"""Decides whether the target still accepts tokens of the active drafter, and what to do if it does not.
 
-A drafter that fits nothing (garbage weights, another target's drafter, a quantised one) raises no error: the text stays right, every
-draft is refused, and each token costs a whole verify step. It shows in one figure alone, an acceptance length near 1.
+A drafter that does not fit (damaged weights, another target's drafter, a quantised drafter) raises no error. The text stays correct, but
+the target rejects every draft and each token costs a whole verify step. Only one metric shows it: an acceptance length near 1.
 
-The limit is that of a rollout's fast path: below 1.3 it has collapsed. Only above 1.6, over minutes, it has come back, so traffic around
-one limit cannot make the condition flap. A short block cannot reach 1.6 so easily; its limits are those of the same drafter there
-(``limits``). Working drafters accept 2.09 tokens per step on the hardest published workload (GovReport at 32 K of context, DFlash paper,
-table 4).
+A drafter has collapsed below an acceptance length of 1.3, the limit of a rollout's fast path. It has recovered only after minutes above
+1.6, so traffic near one limit cannot make the condition flap. A short block does not reach 1.6 as easily, so its limits are those of the
+same drafter at that block (``limits``). A working drafter reaches 2.09 tokens per step on the hardest published workload (GovReport at
+32 K of context, DFlash paper, table 4).
 
-A collapse belongs to drafter and engine, not to the block size, and it is remembered in the revision's history, so nothing goes back to it.
+A collapse belongs to drafter and engine, not to the block size. The revision's history records it, so nothing returns to that revision.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ from dflash_controller.planning.revisions.revision import Revision, RevisionStat
 from dflash_controller.tuner.acceptance import mean_length
 
 RECOVERED = 1.6
-"""Acceptance length of a long block above which a drafter that had collapsed drafts again."""
+"""Acceptance length, in tokens per verify step at a long block, above which a collapsed drafter has recovered."""
 WINDOW_S = 60.0
-"""All load samples that ended so recently count together. One load sample of 60 s that began before the collapse has then left the window
-before two minutes are over."""
+"""All load samples that ended within this many seconds are pooled. A load sample of 60 s that began before the collapse has left the window
+within two minutes."""
 LOOK_BACK_S = 900.0
-"""Where traffic is thin, older load samples are added until there are enough steps, newest first, but none older than this."""
+"""Maximum age of a load sample in seconds. With little traffic, older samples are added, newest first, until there are enough steps."""
 RECOVERY_S = LOOK_BACK_S
-"""A collapse stands for so long at least, and is taken back on all that happened in it: coming back is in no hurry, wavering is a nuisance.
-Load samples of 30 s that scatter by 10 % around 1.5, between the limits, stay 3.5 of their mean's standard deviations below 1.6. After 5
-min it would be 2, and the condition would turn 30 times a day."""
+"""Minimum duration of a reported collapse in seconds. Recovery is judged on all load samples of this period: it is not urgent, and a
+condition that flaps is a nuisance. The mean of load samples of 30 s that scatter by 10 % around 1.5 (between the limits) stays 3.5 of its
+standard deviations below 1.6. With 5 min it would be 2, and the condition would change 30 times a day."""
 TELL_STEPS = 2_000
-"""Verify steps it takes to say anything, as a rollout asks for: 17 a second over two minutes. At 1.9 tokens per step they are 12 answers of
-300 tokens. Lengths of single answers scatter by some 20 %, so the mean of 12 is 6 of its standard deviations above 1.3, as logarithms; that
-of one answer (200 steps) would be less than 2."""
+"""Verify steps needed before the drafter is judged, as in a rollout: 17 per second over two minutes. At 1.9 tokens per step they are 12
+answers of 300 tokens. Acceptance lengths of single answers scatter by about 20 %. On a log scale, the mean of 12 answers at 1.9 is 6 of its
+standard deviations above 1.3; that of one answer (200 steps) would be less than 2."""
 ACT_STEPS = 5_000
-"""Verify steps it takes to restart engines: next to length 1, about 20 answers of 250 tokens, as many as a rollout's fast path asks for."""
+"""Verify steps needed before engines are restarted, as in a rollout's fast path. Near length 1 they are about 20 answers of 250 tokens."""
 _SUSPECT_FLAG = re.compile(r"quant|load-format|kv-cache-dtype")
 _VERDICTS = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
-    """Condition SpeculationHealthy. ``value`` None: not enough was seen to say."""
+    """The value of condition SpeculationHealthy. ``value`` is None (Unknown) if there were too few verify steps to judge."""
 
     value: bool | None
     reason: Reason
     message: str
     confirmed: bool = False
-    """Collapsed on as many steps as it takes to act, just now."""
+    """True if the drafter has collapsed now, on at least ``ACT_STEPS`` verify steps: enough to act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What shall run in place of a collapsed revision."""
+    """What replaces a collapsed revision."""
 
     speculation: Speculation
     record: Revision | None = None
-    """The revision to go back to; None: the active one with ``speculation``."""
+    """The revision to return to; None for the active revision with ``speculation``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Load samples taken together."""
+    """Pooled load samples. ``length`` and the limits are acceptance lengths in tokens per verify step."""
 
     steps: float
     length: float
@@ -83,10 +83,11 @@ class _Pool:
 
 @cache
 def limits(block: int) -> tuple[float, float]:
-    """Acceptance lengths at ``block`` (2 or more) below which a drafter has collapsed, and above which it has come back.
+    """Returns the acceptance lengths at ``block`` (2 or more) below which a drafter has collapsed, and above which it has recovered.
 
-    1.3 and 1.6 are what a constant chance p of each draft gives at a long block, 1 ÷ (1 − p); here is what the same p gives at this one.
-    From block 8 on they are 1.30 and 1.60; at 4 they are 1.30 and 1.57, at 2 they are 1.23 and 1.38.
+    With a constant acceptance probability p per draft, a long block has length 1 ÷ (1 − p). That gives one p for 1.3 and one for 1.6; the
+    limits are the lengths of these p at ``block``. They are 1.30 and 1.60 from block 8 on, 1.30 and 1.57 at block 4, 1.23 and 1.38 at
+    block 2.
     """
     low, high = (mean_length(1 - 1 / length, 1.0, block) for length in (COLLAPSED, RECOVERED))
     return low, high
@@ -101,20 +102,20 @@ def judge(
     status: Mapping[str, Any],
     asked_block: int | None,
 ) -> DrafterHealth:
-    """Judge the active revision.
+    """Returns the health of the drafter of the active revision.
 
-    ``load_samples``: of the last ``LOOK_BACK_S``, of the revision named ``measured``; where that is another one, they do not count. Neither
-    does what ``status``, as last written, says of another revision. ``asked_block`` is spec.blockSize: who asks for 1 has what was asked
-    for.
+    ``load_samples`` are those of the last ``LOOK_BACK_S``, of the revision named ``measured``. They count only if that is the active
+    revision. ``status``, as last written, counts only if it describes the active revision. ``asked_block`` is spec.blockSize; 1 means that
+    the user asked for no speculation.
 
-    Without enough traffic what was said of this revision stands: an idle drafter has neither recovered nor collapsed. Where nothing was
-    said the answer is Unknown, as everywhere where nothing was measured; it raises no alarm. A switch-off that the user did not ask for
-    stays False until there is another drafter, or somebody agrees with it: the deployment is slower than it should be.
-    The words of a collapse stay as they were when it was found, so that noise causes no write.
+    Without enough traffic, the last verdict on this revision stands: an idle drafter has neither recovered nor collapsed. Without an
+    earlier verdict the value is Unknown, as for everything that is not measured, and raises no alarm. If speculation was switched off
+    without a request of the user, the value stays False, because the deployment is slower than it should be. It ends with another drafter,
+    or when the user sets spec.blockSize to 1. The message of a collapse does not change after it was found, so noise causes no write.
     """
     if isinstance(stable.speculation, Off):
         return _off(stable, records, asked_block)
-    # A condition names no revision. The status that shows it does.
+    # A condition names no revision, but the status that contains it does.
     ours = status.get("stableRevision") == stable.name
     seen = [load_sample for load_sample in load_samples if measured == stable.name and load_sample.block > 1 and load_sample.steps > 0]
     before = get_condition(status.get("conditions") or (), ConditionType.SPECULATION_HEALTHY) if ours else None
@@ -141,13 +142,13 @@ _ACCEPTING = DrafterHealth(True, Reason.ACCEPTING, "The target accepts the draft
 
 
 def remedy(records: Sequence[Revision], stable: Revision, mode: str, *, may_go_back: bool = True) -> Fallback | None:
-    """What to do about ``stable``, which has collapsed. None: nothing but telling.
+    """Returns the fallback for ``stable``, which has collapsed. Returns None if the operator only reports it.
 
-    Only in ``mode`` Auto. Back to the newest revision that was in force, was not given up since, has the same target (going back must not
-    change what users are answered), and differs from everything that ever collapsed in what may be to blame: drafter or engine. A branch
-    whose weights were replaced is therefore not gone back to under its own name. ``may_go_back`` is spec.rollout.automaticRollback.
-    Otherwise speculation goes off, unless that was tried on this very revision and given up. Each collapse rules out more revisions and
-    Off ends the row, so it never goes round.
+    It acts in ``mode`` Auto only. It returns to the newest revision that was active, has not failed since, has the same target (so that
+    answers to users do not change), and differs in drafter or engine from every revision that ever collapsed. It therefore does not return
+    to a branch whose weights were replaced, because the name is the same. ``may_go_back`` is spec.rollout.automaticRollback. Otherwise
+    speculation is switched off, unless that was tried with the same intent and failed. Each collapse excludes more revisions, and Off is
+    the last one, so there is no cycle.
     """
     if mode != "Auto" or isinstance(stable.speculation, Off):
         return None
@@ -172,12 +173,12 @@ def remedy(records: Sequence[Revision], stable: Revision, mode: str, *, may_go_b
 
 
 def collapsed(record: Revision) -> bool:
-    """Once it was in force and was left because its drafter had collapsed, however long ago."""
+    """Returns whether the revision was ever active and was replaced because its drafter had collapsed."""
     return any(entry["reason"] == Reason.DRAFTER_COLLAPSED and entry["outcome"] in _VERDICTS for entry in record.history)
 
 
 def to_be_failed(records: Iterable[Revision], stable: Revision) -> list[Revision]:
-    """Revisions marked as collapsed that were left for ``stable`` and are not Failed yet: the operator ended between two writes."""
+    """Returns the collapsed revisions that ``stable`` replaced and that are not Failed yet: the operator stopped between two writes."""
     return [
         record
         for record in records
@@ -189,12 +190,12 @@ def to_be_failed(records: Iterable[Revision], stable: Revision) -> list[Revision
 
 
 def switched_off(record: Revision) -> bool:
-    """Speculation was switched off in it because of a collapse, not because somebody or the tuner found that better."""
+    """Returns whether a collapse switched speculation off in this revision, rather than the user or the tuner."""
     return isinstance(record.speculation, Off) and record.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
 def may_draft(stable: Revision, records: Iterable[Revision]) -> bool:
-    """Whether the tuner may choose among block sizes: not once the drafter has collapsed, which it then does at every block size."""
+    """Returns whether the tuner may choose block sizes. It may not after a collapse, because the drafter collapses at every block size."""
     return not switched_off(stable) and not any(collapsed(record) and record.same_intent(stable.inputs) for record in records)
 
 
@@ -211,7 +212,7 @@ def _off(stable: Revision, records: Sequence[Revision], asked_block: int | None)
 
 
 def _found_before(before: Mapping[str, Any] | None, stable: Revision) -> str | None:
-    """The words of a collapse of this very revision that the status shows."""
+    """Returns the message of this revision's collapse as the status shows it, or None."""
     if before is None or before.get("reason") != Reason.DRAFTER_COLLAPSED:
         return None
     words = str(before.get("message", ""))
@@ -219,7 +220,7 @@ def _found_before(before: Mapping[str, Any] | None, stable: Revision) -> str | N
 
 
 def _since_s(before: Mapping[str, Any]) -> float:
-    """Since when the condition has its value, seconds since the epoch; 0 where it does not tell."""
+    """Returns when the condition got its value, in seconds since the epoch; 0 if it does not say."""
     try:
         return datetime.strptime(str(before.get("lastTransitionTime")), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -227,16 +228,16 @@ def _since_s(before: Mapping[str, Any]) -> float:
 
 
 def _pooled(seen: Sequence[LoadSample], now_s: float, least_steps: int, window_s: float) -> _Pool | None:
-    """The load samples of a window together, sums before quotients, and older ones where they are fewer than ``least_steps`` verify steps.
+    """Returns the pooled load samples of a window; ratios are taken of the sums.
 
-    None where these do not suffice either.
+    If the window has fewer than ``least_steps`` verify steps, older load samples are added. Returns None if there are still too few.
     """
     steps = committed = low = high = 0.0
     for load_sample in sorted(seen, key=lambda load_sample: load_sample.at_s, reverse=True):
         age_s = now_s - load_sample.at_s
         if age_s >= LOOK_BACK_S or (age_s >= window_s and steps >= least_steps):
             break
-        # Under an engine's schedule the block moves with the load, and the limits with it.
+        # Under an engine's schedule the block changes with the load, and the limits change with the block.
         below, above = limits(load_sample.block)
         steps += load_sample.steps
         committed += load_sample.committed
@@ -254,7 +255,7 @@ def _collapse(stable: Revision, pool: _Pool) -> str:
 
 
 def _causes(stable: Revision) -> list[str]:
-    """What is known of the revision, in the order in which it is worth looking at."""
+    """Returns the likely causes of a collapse, as far as the revision shows them, in the order in which to check them."""
     resolved, causes = stable.resolved, []
     if flags := [flag for flag in (*resolved.recommended_args, *resolved.extra_args) if _SUSPECT_FLAG.search(flag)]:
         causes.append(f"{' and '.join(flags)}, if the drafter is loaded so too: a dummy or quantised one accepts nothing, without an error")
@@ -281,7 +282,7 @@ def _last_verdict(record: Revision) -> Mapping[str, str] | None:
 
 
 def _was_healthy(record: Revision) -> bool:
-    """It was in force, and was not given up after that."""
+    """Returns whether the revision was active and has not failed since."""
     if record.state in (RevisionState.FAILED, RevisionState.CANDIDATE):
         return False
     last = _last_verdict(record)
@@ -291,5 +292,5 @@ def _was_healthy(record: Revision) -> bool:
 
 
 def _alike(one: Revision, other: Revision) -> bool:
-    """The same drafter, as it is named, in the same engine: where one collapses, the other does."""
+    """Returns whether both revisions name the same drafter and use the same engine. If one collapses, so does the other."""
     return one.resolved.drafter == other.resolved.drafter and Part.ENGINE not in changed(one, other)

@@ -1,6 +1,6 @@
-"""What a person asks for by annotation: promote or abort a candidate, pin a revision.
+"""Reads the operations that a person requests by annotation: promote or abort a candidate, pin a revision.
 
-An operation names its object and holds while the annotation stands. The operator never removes one: a stale one does nothing.
+An annotation names a revision and applies as long as it is set. The operator never removes one; an outdated one has no effect.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ OPERATIONS = {"promote": names.ANNOTATION_PROMOTE, "abort": names.ANNOTATION_ABO
 
 
 def standing(deployment: Object, revision: str) -> tuple[str, ...]:
-    """The operations whose annotations name this revision (its whole name), sorted."""
+    """Returns the operations whose annotations name this revision by its full name, sorted."""
     annotations = deployment["metadata"].get("annotations") or {}
     return tuple(sorted(operation for operation, key in OPERATIONS.items() if annotations.get(key) == revision))
 
 
 def asked(deployment: Object, candidate: Revision) -> tuple[str, ...]:
-    """The operations that concern this trial: an annotation left over from an earlier trial of the same revision does not."""
+    """Returns the operations for this trial. It leaves out annotations that remain from an earlier trial of the same revision."""
     return tuple(operation for operation in standing(deployment, candidate.name) if operation not in candidate.trial.disregards)
 
 
 def pinned(deployment: Object, records: Sequence[Revision]) -> Revision | None:
-    """The revision that shall run whatever the spec asks for."""
+    """Returns the pinned revision, which runs whatever the spec asks for. None if nothing is pinned or the revision does not exist."""
     name = pin(deployment)
     return next((record for record in records if record.name == name), None)
 
 
 def pin(deployment: Object) -> str | None:
-    """The name that the pin annotation gives."""
+    """Returns the revision name in the pin annotation, or None."""
     name: str | None = (deployment["metadata"].get("annotations") or {}).get(names.ANNOTATION_PIN)
     return name
 
 
 def remedy(candidate: Revision) -> str:
-    """How a person decides."""
+    """Returns the sentence that says how a person decides on the candidate."""
     return f"Decide with kubectl annotate: {names.ANNOTATION_PROMOTE}={candidate.name}, or {names.ANNOTATION_ABORT}={candidate.name}"

@@ -1,4 +1,4 @@
-"""What has been ruled about a candidate."""
+"""The decision on a candidate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_controller.planning.revisions.trial_state import Trial
 
 
 class Phase(StrEnum):
-    """Where a rollout stands, as ``status.rollout.phase`` shows it."""
+    """The phase of a rollout, as ``status.rollout.phase`` shows it."""
 
     PREPARING = "Preparing"
     CANARY = "Canary"
@@ -32,20 +32,20 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateOutcome:
-    """``message`` is for people. ``trial`` is what to remember from now on."""
+    """The decision on a candidate. ``message`` is for people. ``trial`` is what to store with the candidate from now on."""
 
     phase: Phase
     reason: Reason
     message: str
     trial: Trial
     tried: bool = True
-    """The candidate gets its one replica."""
+    """True if the candidate gets its one replica."""
     end: RevisionState | None = None
-    """STABLE: it is promoted. FAILED: it failed. None: the trial goes on."""
+    """STABLE if the candidate is promoted, FAILED if it failed, None while the trial continues."""
     stalls: bool = False
-    """Only a human can decide."""
+    """True if only a human can decide."""
     verdicts: tuple[MetricVerdict, ...] = ()
     probe: ProbeRequest | None = None
     jobs: tuple[Mapping[str, Any], ...] = ()
-    """Jobs that must exist: they fetch the candidate's weights."""
+    """The Jobs that must exist to fetch the candidate's weights."""
     requeue_after_s: float | None = None

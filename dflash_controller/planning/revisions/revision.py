@@ -1,8 +1,8 @@
-"""A revision as stored: everything that defines the engine process, in one apps/v1 ControllerRevision.
+"""Reads and writes a stored revision: everything that defines the engine process, in one apps/v1 ControllerRevision.
 
-``data`` is immutable and written once: the inputs as the user wrote them, the values filled in from the catalog and the operator's
-defaults, the active speculation and the rendered workload. What changes during a revision's life is annotations and ``.revision``.
-The workload carries the same record in an annotation of its own metadata, so that either can be rebuilt from the other.
+``data`` is written once and is immutable. It holds the inputs as the user wrote them, the values from the catalog and the operator's
+defaults, the active speculation, and the rendered workload. Only the annotations and ``.revision`` change later. The workload carries the
+same record in an annotation of its metadata, so each object can be rebuilt from the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HISTORY_BYTES = 8 * 1024
 
 
 class RevisionState(StrEnum):
-    """Where a revision stands. Promotion to Stable is a single write."""
+    """The state of a revision. Promotion to Stable is a single write."""
 
     CANDIDATE = "Candidate"
     STABLE = "Stable"
@@ -41,11 +41,11 @@ class RevisionState(StrEnum):
     SUPERSEDED = "Superseded"
     """A candidate that another one replaced before it was promoted."""
     RETIRED = "Retired"
-    """Once stable, replaced by a newer stable one."""
+    """A formerly stable revision that a newer stable one replaced."""
 
 
 class Origin(StrEnum):
-    """Who asked for it."""
+    """Who asked for a revision."""
 
     USER = "User"
     TUNER = "Tuner"
@@ -54,7 +54,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One revision. ``hash`` is the part of its name that follows the deployment's."""
+    """One stored revision. ``hash`` is the part of its name after the deployment's name."""
 
     hash: str
     number: int
@@ -67,11 +67,11 @@ class Revision:
     history: tuple[Mapping[str, str], ...]
     trial: Trial
     probe: ProbeRun | None
-    """Its answers to the probe's prompts, where it has been asked."""
+    """The revision's answers to the probe's prompts; None if it has not been asked."""
     learned: str | None
-    """What the tuner has learned, as JSON, where that is kept with it."""
+    """What the tuner has learned, as JSON; None if it is not stored with this revision."""
     source: Object
-    """The ControllerRevision it was read from."""
+    """The ControllerRevision that this was read from."""
 
     @property
     def name(self) -> str:
@@ -79,21 +79,21 @@ class Revision:
 
     @property
     def asked(self) -> Mapping[str, str]:
-        """The entry of the history that last made it a candidate; empty where none is kept."""
+        """Returns the history entry that last made this revision a candidate; empty if there is none."""
         return next((entry for entry in reversed(self.history) if entry["outcome"] == RevisionState.CANDIDATE), {})
 
     @property
     def origin(self) -> str | None:
-        """Who last made it a candidate."""
+        """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
 
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
-        """Compared as written, in today's canonical form on both sides: an older operator's spelling never makes a difference."""
+        """Returns whether the inputs are the same. Both are compared in the current canonical form, so old spellings do not matter."""
         return canonical(self.inputs) == canonical(inputs)
 
 
 def read(revision: Object) -> Revision | None:
-    """The record in a ControllerRevision; None where it is not one of ours (written by a newer format, or damaged)."""
+    """Returns the record in a ControllerRevision, or None if it cannot be read: it has a newer format or is damaged."""
     data, metadata = revision.get("data") or {}, revision["metadata"]
     annotations = metadata.get("annotations") or {}
     try:
@@ -119,7 +119,7 @@ def read(revision: Object) -> Revision | None:
 
 
 def _probe(text: str | None) -> ProbeRun | None:
-    """Answers that cannot be read count as not given: the probe asks again."""
+    """Returns the stored answers, or None if they cannot be read. The probe then asks again."""
     try:
         return from_json(text) if text else None
     except ValueError:
@@ -127,7 +127,10 @@ def _probe(text: str | None) -> ProbeRun | None:
 
 
 def revision_hash(inputs: Mapping[str, Any], speculation: Speculation, taken: Iterable[str]) -> str:
-    """Eight characters, the first a letter (a LeaderWorkerSet's own names end in numbers); unlike every one in ``taken``."""
+    """Returns a hash of eight characters that is not in ``taken``.
+
+    The first character is a letter, because the names that a LeaderWorkerSet makes end in numbers. Raises AssertionError if none is free.
+    """
     used = set(taken)
     for collision in range(len(used) + 1):
         content = json.dumps([canonical(inputs), speculation.to_json(), collision], sort_keys=True, separators=(",", ":"))
@@ -140,7 +143,7 @@ def revision_hash(inputs: Mapping[str, Any], speculation: Speculation, taken: It
 def data(
     inputs: Mapping[str, Any], block_size_as_written: int | None, speculation: Speculation, resolved: Resolved, workload: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The immutable part of a ControllerRevision."""
+    """Returns the immutable part of a ControllerRevision."""
     written = {"blockSize": block_size_as_written} if block_size_as_written is not None else {}
     return {
         "format": FORMAT,
@@ -163,7 +166,7 @@ def manifest(
     history: Sequence[Mapping[str, str]],
     trial: Trial,
 ) -> dict[str, Any]:
-    """The ControllerRevision to create."""
+    """Returns the ControllerRevision to create."""
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -184,25 +187,25 @@ def manifest(
 
 
 def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str) -> dict[str, str]:
-    """Annotations that move a revision to a state and remember that they did."""
+    """Returns the annotations that set a revision's state and add the change to its history."""
     entry = history_entry(now, origin, state, reason)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
 
 
 def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str) -> dict[str, str]:
-    """One line of a revision's history."""
+    """Returns one entry of a revision's history."""
     return {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
 
 
 def workload_annotation(content: Mapping[str, Any]) -> str:
-    """The record as the workload carries it: all but the workload itself."""
+    """Returns the record as the workload carries it: everything except the workload itself."""
     return json.dumps({key: value for key, value in content.items() if key != "workload"}, sort_keys=True, separators=(",", ":"))
 
 
 def data_from_workload(workload: Object) -> dict[str, Any] | None:
-    """Rebuild a lost ControllerRevision's data from its workload; None where the workload carries no record.
+    """Returns the data of a lost ControllerRevision, rebuilt from its workload. Returns None if the workload carries no record.
 
-    The live template, defaults of the API server included, becomes the stored one: applying it changes no pod.
+    The live template, with the defaults of the API server, becomes the stored one. Applying it therefore changes no pod.
     """
     metadata = workload["metadata"]
     try:
@@ -214,7 +217,7 @@ def data_from_workload(workload: Object) -> dict[str, Any] | None:
 
 
 def live_workload(workload: Object) -> dict[str, Any]:
-    """A live workload as a manifest: without replicas, and without what only the API server writes."""
+    """Returns a live workload as a manifest, without replicas and without the fields that only the API server writes."""
     metadata = workload["metadata"]
     return {
         "apiVersion": workload["apiVersion"],

@@ -1,6 +1,6 @@
-"""The revisions of one deployment as the ControllerRevisions tell them: read once for each snapshot, and passed on.
+"""Reads the revisions of one deployment from its ControllerRevisions, once per snapshot.
 
-Which revision is stable is decided here and nowhere else. ``status.stableRevision`` only shows it: a status may be lost at any time.
+Only this module decides which revision is stable. ``status.stableRevision`` only shows it, because a status may be lost at any time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dflash_controller.planning.revisions.revision import Revision, RevisionStat
 
 @dataclass(frozen=True, slots=True)
 class StoredRevisions:
-    """``stable`` and ``candidate`` are the roles before a plan."""
+    """The revisions of one deployment. ``stable`` and ``candidate`` are the roles before a plan."""
 
     records: tuple[Revision, ...] = ()
     stable: Revision | None = None
     candidate: Revision | None = None
     unreadable: tuple[Object, ...] = ()
-    """ControllerRevisions that a newer operator wrote, or that are damaged."""
+    """ControllerRevisions that a newer operator wrote or that are damaged."""
 
 
 def read_stored(items: Iterable[Object]) -> StoredRevisions:
-    """Read the ControllerRevisions of one deployment."""
+    """Returns the revisions in the ControllerRevisions of one deployment."""
     pairs = [(item, read(item)) for item in items]
     records = tuple(record for _, record in pairs if record is not None)
     return StoredRevisions(
         records=records,
-        # A promotion that was cut short leaves an older one marked Stable too.
+        # An interrupted promotion leaves an older revision marked Stable too.
         stable=_newest(records, RevisionState.STABLE),
         candidate=_newest(records, RevisionState.CANDIDATE),
         unreadable=tuple(item for item, record in pairs if record is None),

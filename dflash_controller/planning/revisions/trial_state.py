@@ -1,4 +1,4 @@
-"""What must outlive the operator of a candidate's trial; the rest is derived anew each time."""
+"""The part of a candidate's trial that must survive a restart of the operator. Everything else is derived anew each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_controller.api.conditions import Reason, shorten, timestamp
 
 @dataclass(frozen=True, slots=True)
 class TrialFailure:
-    """Why a candidate failed, in words that need no metrics any more."""
+    """Why a candidate failed. The message is complete without the metrics, which may be gone by then."""
 
     reason: Reason
     message: str
@@ -21,29 +21,29 @@ class TrialFailure:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Kept in an annotation of the candidate's ControllerRevision, and begun anew each time it becomes the candidate."""
+    """The state of a trial, stored in an annotation of the candidate's ControllerRevision. Each trial begins with a new one."""
 
     served_at: datetime | None = None
-    """When its first replica became Ready: deadline and analysis count from here."""
+    """When the first replica became Ready. Deadline and analysis count from this time."""
     restarts: int = 0
-    """Container restarts of its pods until then: what it took to start is not held against it."""
+    """Container restarts of the candidate's pods before ``served_at``. Restarts during start-up do not count against it."""
     alone: bool = False
-    """The active revision served nobody when the trial began, so there is nothing to compare with."""
+    """True if the active revision did not serve when the trial began, so there is nothing to compare with."""
     interrupted: bool = False
-    """All replicas were scaled away in the middle of it."""
+    """True if the deployment was scaled to 0 during the trial."""
     without_surge: bool = False
-    """No accelerators were free for a replica above ``spec.replicas``."""
+    """True if no accelerators were free for a replica above ``spec.replicas``."""
     finding: TrialFailure | None = None
     disregards: tuple[str, ...] = ()
-    """Operations (promote, abort) whose annotation stood already when the trial began: they were meant for an earlier one."""
+    """Operations (promote, abort) whose annotation was already set when the trial began. They were meant for an earlier trial."""
 
     @property
     def told(self) -> TrialFailure:
-        """The finding, also of one that was lost."""
+        """Returns the finding, or a generic one if it was lost."""
         return self.finding or TrialFailure(Reason.ROLLED_BACK, "It failed")
 
     def to_json(self) -> str:
-        """Only what differs from a trial that has just begun."""
+        """Returns the fields that differ from a new trial, as JSON."""
         data: dict[str, Any] = {
             "servedAt": timestamp(self.served_at) if self.served_at else None,
             "restarts": self.restarts,
@@ -57,7 +57,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str | None) -> Trial:
-        """A damaged one counts as just begun: the trial takes longer then, and nothing is lost."""
+        """Returns the stored trial. Damaged text gives a new trial: it takes longer, but nothing is lost."""
         try:
             data: Mapping[str, Any] = json.loads(text or "{}")
             served, finding = data.get("servedAt"), data.get("finding")

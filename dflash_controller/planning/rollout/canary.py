@@ -1,7 +1,7 @@
-"""What becomes of the candidate now: wait, try, judge, promote, give up, or leave it to a human.
+"""Decides what happens to the candidate now: wait, try, judge, promote, fail, or leave it to a human.
 
-Everything follows from the spec, the stored revisions, the pods and the evidence; nothing is remembered between two rulings but what
-``Trial`` keeps with the candidate's revision.
+The decision follows from the spec, the stored revisions, the pods and the evidence. Only ``Trial``, stored with the candidate's revision,
+carries state from one decision to the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dflash_controller.tuner.predicted_gain import predict
 
 @dataclass(frozen=True, slots=True)
 class CanaryCase:
-    """The candidate before the one who rules."""
+    """All that the decision on a candidate needs."""
 
     state: ReconcileState
     spec: Spec
@@ -49,18 +49,18 @@ class CanaryCase:
 
     @property
     def begun(self) -> bool:
-        """Some replica was taken for it already."""
+        """Returns whether the candidate already has a replica."""
         pool = self.state.pool(self.candidate.hash)
         return pool.wanted > 0 or pool.existing > 0
 
     @property
     def concurrent(self) -> bool:
-        """Stable keeps serving beside it."""
+        """Returns whether stable keeps serving beside the candidate."""
         return self.state.budget.replicas > 1 or self.state.budget.max_surge > 0
 
     @property
     def by_tuner(self) -> bool:
-        """Nobody waits for it: where it does not prove itself it failed, and no human is called."""
+        """Returns whether the tuner made the candidate. Nobody waits for it, so without proof it fails and no human is asked."""
         return self.candidate.origin == Origin.TUNER
 
     @property
@@ -86,7 +86,7 @@ class CanaryCase:
         return self.rule(Phase.PROGRESSING, reason, message, end=RevisionState.STABLE, **more)
 
     def fail_or_hold(self, reason: Reason, message: str, **more: Any) -> CandidateOutcome:
-        """Given up, or held for a human where the spec says so; either way the finding outlives its metrics."""
+        """Fails the candidate, or holds it for a human if the spec says so. The finding is stored, because its metrics will be gone."""
         if self.policy.automatic_rollback or self.by_tuner:
             return self.fail(reason, message, **more)
         trial = replace(self.trial, finding=TrialFailure(reason, message))
@@ -99,14 +99,14 @@ class CanaryCase:
 
 
 def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome:
-    """Rule on the state's candidate. There is a stable revision."""
+    """Decides on the state's candidate. Raises ValueError without a stable revision or a candidate."""
     stable, candidate = state.stable, state.candidate
     if stable is None or candidate is None:
         raise ValueError("nothing to rule on without a stable revision and a candidate")
     standing = operations.standing(state.deployment, candidate.name)
     trial = replace(candidate.trial, disregards=tuple(name for name in candidate.trial.disregards if name in standing))
     if trial.served_at is not None and trial.served_at > state.context.now:
-        # Damaged by hand, or written by a clock that was wrong: the trial begins anew.
+        # Someone edited it, or the clock was wrong when it was written. The trial begins again.
         trial = replace(trial, served_at=None)
     case = CanaryCase(state, spec, policy, stable, candidate, trial)
     asked = operations.asked(state.deployment, candidate)
@@ -114,10 +114,10 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         return case.fail(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
     if "promote" in asked or state.pin is not None:
         return _by_hand(case)
-    # Replicas of one that was in force before may be left from then: they are no trial.
+    # A revision that was active before may still have replicas from then. They are not a trial.
     on_trial = case.begun and not any(entry["outcome"] == RevisionState.STABLE for entry in candidate.history)
     if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
-        # Scaling down for the night must not pass a candidate that would have failed in the morning.
+        # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
         trial = replace(trial, served_at=None, interrupted=True)
         return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
@@ -137,7 +137,7 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
 
 
 def _by_hand(case: CanaryCase) -> CandidateOutcome:
-    """A human has decided; all that is waited for is one replica that serves, so that stable is not left for nothing."""
+    """Decides after a human has chosen the candidate. It waits for one serving replica, so stable is not replaced by a broken revision."""
     word, reason = ("pin", Reason.PINNED) if case.state.pin else ("promote", Reason.PROMOTED_BY_HAND)
     if case.state.pool(case.candidate.hash).serving or case.state.budget.replicas == 0:
         return case.promoted(reason, f"the annotation serving.dflash.io/{word} names it")
@@ -147,7 +147,7 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
 
 
 def _before(case: CanaryCase) -> CandidateOutcome:
-    """No replica was taken for it yet."""
+    """Decides on a candidate that has no replica yet."""
     if case.trial.without_surge and case.state.budget.max_unavailable == 0:
         return _no_room(case)
     if window := case.policy.window:
@@ -256,7 +256,7 @@ def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, se
 
 
 def _starting(case: CanaryCase) -> CandidateOutcome:
-    """One replica was taken for it and does not serve yet."""
+    """Decides on a candidate whose first replica does not serve yet."""
     state, candidate = case.state, case.candidate
     found = pod_failure(state, candidate.hash)
     waited_s = unschedulable_s(state, candidate.hash)
@@ -297,6 +297,6 @@ def _restarts(case: CanaryCase) -> int:
 
 
 def _serves_nobody(case: CanaryCase) -> bool:
-    """Stable is broken, not merely loading: every pod it has fails, and it should have some."""
+    """Returns whether stable is broken and not only loading: it should have pods, it has some, and every one of them fails."""
     pods = case.state.pods(case.stable.hash)
     return case.state.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)

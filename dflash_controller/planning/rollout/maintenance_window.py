@@ -1,9 +1,8 @@
-"""The maintenance window: whether a rollout may start now, and when that changes.
+"""Decides whether the maintenance window lets a rollout start now, and when that changes.
 
-A window begins at the times its cron expression names, in its time zone, and lasts its duration on the clock, not on the wall. Where
-clocks change, starts are those of Debian's cron, which CronSim reproduces: a start in the hour that is skipped is made up for when the
-hour ends, and one in the hour that comes twice counts once, the first time; expressions that begin with ``*`` in their minute or hour
-follow real time through both.
+A window starts at the times of its cron expression, in its time zone. Its duration is elapsed time, not wall-clock time. When clocks
+change, starts follow Debian's cron, which CronSim reproduces. A start in the skipped hour happens when that hour ends. A start in the
+repeated hour counts once, the first time. Expressions whose minute or hour begins with ``*`` follow real time through both changes.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ from cronsim import CronSim, CronSimError
 from dflash_controller.api.defaults import MaintenanceWindow
 
 LOOK_AHEAD_STARTS = 1000
-"""Starts looked at to find the end of an open window whose next start comes before it: more than two years of daily ones."""
+"""Number of starts checked for the end of a window that its next start prolongs: more than two years of daily starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """``changes_at`` (UTC) is when an open window closes, or when a closed one opens next.
+    """The state of a window. ``changes_at`` (UTC) is when an open window closes or a closed one opens.
 
-    None: never, or, for an open window, not within the next LOOK_AHEAD_STARTS starts (one as long as its period is always open).
+    ``changes_at`` is None if that never happens, or if an open window does not close within the next LOOK_AHEAD_STARTS starts. A window as
+    long as its period is always open.
     """
 
     open: bool
@@ -33,10 +33,10 @@ class Opening:
 
 
 def opening(window: MaintenanceWindow, now: datetime) -> Opening:
-    """The state of the window at ``now`` (with a time zone). The start belongs to the window, the end does not.
+    """Returns the state of the window at ``now`` (with a time zone). The start belongs to the window, the end does not.
 
-    A schedule that names no day there is never opens; ``api.validation.window_problems`` tells its author. Raises what ZoneInfo
-    raises for an unknown time zone, which the same function finds first.
+    A schedule that names no existing day never opens; ``api.validation.window_problems`` reports it to the user. Raises the errors of
+    ZoneInfo for an unknown time zone, which ``window_problems`` finds first.
     """
     length = timedelta(seconds=window.duration_s)
     starts = _starts(window, now - length)
@@ -47,20 +47,23 @@ def opening(window: MaintenanceWindow, now: datetime) -> Opening:
 
 
 def _starts(window: MaintenanceWindow, after: datetime) -> Iterator[datetime]:
-    """Every start later than ``after``, in order and in UTC: datetimes of one time zone would be compared by the wall clock."""
+    """Yields every start later than ``after``, in order.
+
+    Starts are in UTC, because Python compares two datetimes of one time zone by the wall clock.
+    """
     try:
         found = CronSim(window.schedule, after.astimezone(ZoneInfo(window.time_zone)))
     except CronSimError:
         return
     for local in found:
         start = local.astimezone(UTC)
-        # CronSim goes by the wall clock, so in the second pass of a doubled hour it names starts of the first.
+        # CronSim follows the wall clock, so in the second pass of a repeated hour it returns starts of the first pass.
         if start > after:
             yield start
 
 
 def _end(closes: datetime, starts: Iterator[datetime], length: timedelta) -> datetime | None:
-    """When the window really closes: a start before its end, or right at it, prolongs it."""
+    """Returns when the window really closes. A start before its end, or exactly at it, prolongs it."""
     for count, start in enumerate(starts):
         if start > closes:
             break

@@ -1,4 +1,4 @@
-"""What has to happen before a replica is taken for a candidate: its weights are on the nodes, and stable has answered the probe."""
+"""Prepares a candidate before it gets a replica: the nodes hold its weights, and stable has answered the probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dflash_controller.render.prefetch import prefetch_jobs
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is waited for. ``stalls``: it will not come by itself."""
+    """What a candidate waits for. ``stalls`` is True if it will not happen without a human."""
 
     reason: Reason
     message: str
@@ -32,7 +32,7 @@ class Waiting:
 def prepare(
     state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
 ) -> Waiting | None:
-    """None when a replica may be taken."""
+    """Returns what the candidate waits for, or None if it may get a replica."""
     jobs = _jobs(state, spec, stable, candidate)
     found = progress(jobs, state.snapshot.others, state.snapshot.pods)
     if found.state is PrefetchState.FAILED:
@@ -46,7 +46,7 @@ def prepare(
 
 
 def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> list[Mapping[str, Any]]:
-    """None where the nodes hold the weights already: the same models from the same place."""
+    """Returns the prefetch Jobs; none if the nodes already hold the weights, that is the same models from the same storage."""
     before, after = stable.resolved, candidate.resolved
     same_place = stable.inputs.get("storage") == candidate.inputs.get("storage")
     if same_place and (before.target, before.drafter) == (after.target, after.drafter):

@@ -1,4 +1,4 @@
-"""Which pods the probe asks, and which of its answers may be compared."""
+"""Decides which pods the probe asks, and which of its answers may be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
 def paired_runs(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool) -> tuple[ProbeRun, ProbeRun] | None:
-    """The candidate's answers and those to compare them with. Where both serve, only answers given side by side count."""
+    """Returns the candidate's and the stable answers to compare, or None. If both revisions serve, only answers of the same run count."""
     wanted = prompts_name(policy.probe.prompts, policy.probe.max_tokens)
     tried, reference = candidate.probe, stable.probe
     if not policy.probe.enabled or tried is None or reference is None or not tried.prompts == reference.prompts == wanted:
@@ -22,7 +22,7 @@ def paired_runs(policy: RolloutPolicy, stable: Revision, candidate: Revision, *,
 
 
 def probe_pending(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool) -> bool:
-    """The texts can still be compared: there is, or will be, something to compare the candidate's answers with."""
+    """Returns whether the texts can still be compared: stable answers exist or will exist, and the comparison is not done yet."""
     comparable = concurrent or stable.probe is not None
     return policy.probe.enabled and comparable and paired_runs(policy, stable, candidate, concurrent=concurrent) is None
 
@@ -30,7 +30,10 @@ def probe_pending(policy: RolloutPolicy, stable: Revision, candidate: Revision, 
 def probe_needed(
     state: ReconcileState, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
 ) -> ProbeRequest | None:
-    """Ask the candidate once it is warm, and stable beside it; None when all has been answered, or nobody can be asked now."""
+    """Returns the request for a candidate that is warm, with stable beside it if both serve.
+
+    Returns None if all prompts have been answered, or if no pod can be asked now.
+    """
     if not policy.probe.enabled or paired_runs(policy, stable, candidate, concurrent=concurrent):
         return None
     context = state.context
@@ -52,7 +55,10 @@ def probe_needed(
 
 
 def reference_needed(state: ReconcileState, policy: RolloutPolicy, stable: Revision) -> ProbeRequest | None:
-    """Stable's answers, to be kept for a candidate that cannot serve beside it; None when they are there, or cannot be had."""
+    """Returns the request for stable's answers, which are stored for a candidate that cannot serve beside it.
+
+    Returns None if the answers exist or cannot be obtained.
+    """
     wanted = prompts_name(policy.probe.prompts, policy.probe.max_tokens)
     known = stable.probe is not None and stable.probe.prompts == wanted
     asked = _endpoint(state, stable)
@@ -75,7 +81,7 @@ def _request(state: ReconcileState, policy: RolloutPolicy, *, candidate: Endpoin
 
 
 def _endpoint(state: ReconcileState, record: Revision, among: list[str] | None = None) -> Endpoint | None:
-    """The first serving pod by name: the same one at every look."""
+    """Returns the first serving pod by name, so every evaluation asks the same pod. None if no pod serves."""
     for pod in sorted(engines(state.snapshot.pods), key=lambda pod: pod.name):
         if pod.revision == record.hash and pod.serving and pod.ip and (among is None or pod.name in among):
             resolved = record.resolved

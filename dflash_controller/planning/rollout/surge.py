@@ -1,4 +1,4 @@
-"""Replicas above spec.replicas need accelerators nobody has promised: what happens when there are none."""
+"""Handles surge replicas without accelerators. A replica above spec.replicas needs accelerators that nobody has promised."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 SURGE_TIMEOUT_S = 300.0
-"""A replica above spec.replicas that no node takes for so long will not be taken."""
+"""Seconds after which an unscheduled replica above spec.replicas counts as impossible to schedule."""
 
 
 def unschedulable_s(state: ReconcileState, revision: str) -> float:
-    """How long the longest waiting pod of a revision has been without a node; 0 where all have one."""
+    """Returns how many seconds the longest-waiting pod of a revision has had no node; 0 if every pod has one."""
     since = [pod.unschedulable_since for pod in state.pods(revision) if pod.unschedulable_since is not None]
     return (state.context.now - min(since)).total_seconds() if since else 0.0
 
 
 def without_surge(state: ReconcileState, target: Revision) -> ReconcileState:
-    """Where a surge for this revision found no room, the rollout goes on as with maxSurge 0, as far as maxUnavailable allows."""
+    """Returns the state with maxSurge 0 if a surge for this revision found no accelerators and maxUnavailable is not 0."""
     budget = state.budget
     if not target.trial.without_surge or not budget.max_unavailable:
         return state

@@ -1,4 +1,4 @@
-"""The life of revisions: made, tried, promoted, superseded; and made again from a workload when the record was lost."""
+"""Moves revisions through their states: created, tried, promoted, superseded. Rebuilds a lost record from its workload."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ SPEC_CHANGED = "SpecChanged"
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who wants a revision, and why in one word."""
+    """Who asks for a revision, and the reason in one word."""
 
     origin: Origin
     reason: str
 
 
 def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
-    """The ControllerRevision of a draft, with its workload rendered inside. The spec's problems have been ruled out."""
+    """Returns the ControllerRevision of a draft, with the rendered workload inside. The caller has checked the spec for problems."""
     key, resolved, engine = state.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
     revision = revision_hash(draft.inputs, draft.speculation, _taken(state))
     rendered = workload(
@@ -71,15 +71,16 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
         RevisionState.CANDIDATE,
         [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason)],
-        # A revision that was pruned comes back under its old name, which an old annotation may hold.
+        # A pruned revision returns under its old name, and an old annotation may still name it.
         Trial(disregards=standing(state.deployment, f"{key.name}-{revision}")),
     )
 
 
 def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
-    """ControllerRevisions to make again, from the record every workload carries, each at its old place in time.
+    """Returns the lost ControllerRevisions, rebuilt from the record that every workload carries, each with its old number.
 
-    A workload that does not tell its place gets one at the end, stable ones last: the highest number is active.
+    A workload without a number gets one at the end of the order. Stable ones come after retired and failed ones, because the highest number
+    is active.
     """
     known = {record.hash for record in state.records}
     lost = [
@@ -110,14 +111,14 @@ def _reported_state(workload: Object) -> RevisionState:
 
 
 def _reported_number(workload: Object) -> int:
-    """0 where it does not."""
+    """Returns the revision number that the workload carries; 0 if it carries none."""
     text = (workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_NUMBER, "")
     return int(text) if text.isdecimal() else 0
 
 
 @dataclass(slots=True)
 class _Moves:
-    """Changes of revisions, in the order they are written."""
+    """Collects changes of revisions, in the order in which they are written."""
 
     now: datetime
     records: list[Revision]
@@ -160,11 +161,11 @@ class _Moves:
 
 
 def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: bool) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """Make the wanted revision the candidate, unless it is active or has failed, and supersede what nobody wants any more.
+    """Makes the desired revision the candidate, unless it is active or has failed. Supersedes candidates that are no longer desired.
 
-    ``fresh``: it is made by this very plan. The first revision of all is active once it serves: there is nothing to compare it with.
-    A failure is forgotten when the spec asks for something else; a pin is no change of the spec. What the tuner asks for again it has
-    reason to try again.
+    ``fresh`` is True if this plan creates the revision. The very first revision is active once it serves, because there is nothing to
+    compare it with. A failed revision is superseded when the spec asks for something else; a pin is not a change of the spec. A failed
+    revision is tried again if the tuner asks for it or a pin names it.
     """
     moves = _Moves(state.context.now, list(state.records))
     for record in state.records:
@@ -188,12 +189,12 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
 
 
 def reverts_failure(candidate: Revision) -> bool:
-    """It will replace a revision whose drafter has collapsed."""
+    """Returns whether the candidate replaces a revision whose drafter has collapsed."""
     return candidate.asked.get("reason") == Reason.DRAFTER_COLLAPSED
 
 
 def finish_collapse(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """Give up what was left because its drafter had collapsed, where the operator ended before it did."""
+    """Marks revisions Failed that were replaced after a collapse, if the operator stopped before it could."""
     stable = state.stable
     moves = _Moves(state.context.now, list(state.records))
     for record in to_be_failed(state.records, stable) if stable else ():
@@ -202,7 +203,7 @@ def finish_collapse(state: ReconcileState) -> tuple[ReconcileState, list[Annotat
 
 
 def keep_answers(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """What the probe has just brought is kept with the revisions that gave it."""
+    """Stores new answers of the probe with the revisions that gave them."""
     moves = _Moves(state.context.now, list(state.records))
     stable, candidate = state.stable, state.candidate
     for run in state.context.probes:
@@ -218,18 +219,21 @@ def _is_news(run: ProbeRun, record: Revision) -> bool:
 
 
 def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """Write down what was ruled. Promotion is one write, and comes before any stable replica beyond the canary's is taken."""
+    """Writes the decision on the candidate. Raises ValueError without a candidate.
+
+    Promotion is one write. It comes before any stable replica is replaced beyond the one that the canary took.
+    """
     candidate, moves = state.candidate, _Moves(state.context.now, list(state.records))
     if candidate is None:
         raise ValueError("a ruling without a candidate")
     decided = replace(state, outcome=outcome)
     match outcome.end:
         case RevisionState.STABLE:
-            # The highest number is active: a record that was lost and made again may have come after the candidate's.
+            # The highest number is active, and a rebuilt record may have a higher number than the candidate.
             number = None if candidate.number == next_number(moves.records) - 1 else next_number(moves.records)
             origin, left = Origin(candidate.origin or Origin.USER), state.stable if reverts_failure(candidate) else None
             if left is not None:
-                # Should the operator end before the last of these writes, this one says what is left to do.
+                # If the operator stops before the last of these writes, this one records what is left to do.
                 left = moves.move(left, RevisionState.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
             stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial)
             moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is active: {outcome.message}"))
@@ -246,7 +250,7 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
 
 
 def note_lack_of_room(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
-    """A revision in force that is still replacing another, and waits for accelerators above spec.replicas that nobody has."""
+    """Notes on the stable revision that it found no accelerators above spec.replicas while it replaces another revision."""
     stable = state.stable
     others = any(pool.existing for pool in state.pools if stable and pool.revision != stable.hash)
     if stable is None or not others or stable.trial.without_surge or not state.budget.max_surge:
@@ -259,10 +263,10 @@ def note_lack_of_room(state: ReconcileState) -> tuple[ReconcileState, list[Annot
 
 
 def next_number(records: Sequence[Revision]) -> int:
-    """One above the highest, as StatefulSets count their revisions."""
+    """Returns the highest number plus one, as StatefulSets number their revisions."""
     return max((record.number for record in records), default=0) + 1
 
 
 def _taken(state: ReconcileState) -> set[str]:
-    """Hashes in use, also by objects that cannot be read as a record."""
+    """Returns the hashes in use, including those of objects whose record cannot be read."""
     return {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}

@@ -1,4 +1,4 @@
-"""What stops the operator from writing anything, said so that its author can fix it."""
+"""Builds the blockers: reasons why the operator writes nothing, with a message that tells the user how to fix them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 
 
 def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:
-    """What is wrong with the spec, given what the catalog knows of its models."""
+    """Returns the problems of the spec, given what the catalog knows about its models."""
     known = context.catalog.find(spec.target.model)
     drafter = spec.drafter.model or (known.drafter if known else None)
     pair = context.catalog.pair(spec.target.model, drafter) if drafter else None
@@ -28,12 +28,12 @@ def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:
 
 
 def invalid(problems: Sequence[Problem]) -> Blocker:
-    """The spec breaks a rule only the operator can check."""
+    """Returns the blocker for a spec that breaks a rule only the operator can check."""
     return Blocker(Reason.INVALID_SPEC, _listed(problems))
 
 
 def unresolved(problems: Sequence[Problem], spec: Spec, context: PlannerInputs) -> Blocker:
-    """The catalog cannot complete the spec, or contradicts it."""
+    """Returns the blocker for a spec that the catalog cannot complete or contradicts."""
     drafter = spec.drafter.model
     if drafter is not None and context.catalog.problem(spec.target.model, drafter) is not None:
         return Blocker(Reason.DRAFTER_MISMATCH, _listed(problems))
@@ -44,12 +44,12 @@ def unresolved(problems: Sequence[Problem], spec: Spec, context: PlannerInputs) 
 
 
 def engine_unsupported(problems: Sequence[Problem]) -> Blocker:
-    """The engine release cannot run what the spec asks for."""
+    """Returns the blocker for an engine release that cannot run what the spec asks for."""
     return Blocker(Reason.ENGINE_UNSUPPORTED, _listed(problems))
 
 
 def leader_worker_set_missing() -> Blocker:
-    """A replica over several nodes needs a kind this cluster does not serve."""
+    """Returns the blocker for a replica over several nodes in a cluster that does not serve LeaderWorkerSet."""
     return Blocker(
         Reason.LEADER_WORKER_SET_MISSING,
         "spec.parallelism.nodes: the cluster does not serve LeaderWorkerSet. Install LeaderWorkerSet 0.9 or later, or set it to 1",
@@ -57,7 +57,10 @@ def leader_worker_set_missing() -> Blocker:
 
 
 def refused(message: str, *, forbidden: bool) -> Blocker:
-    """The API server refused a child: the spec holds something only it could find wrong, or the operator lacks a right."""
+    """Returns the blocker for a write that the API server refused.
+
+    The operator lacks a right, the CustomResourceDefinition is outdated, or the spec has an error that only the API server can find.
+    """
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if ": .status." in message and "not declared in schema" in message:
@@ -69,7 +72,7 @@ def refused(message: str, *, forbidden: bool) -> Blocker:
 
 
 def revisions_unreadable(objects: Sequence[Object]) -> Blocker:
-    """Which revision is active cannot be known, so anything done could restart engines without need."""
+    """Returns the blocker for unreadable revisions. The active one is unknown, so any write could restart engines without need."""
     listed = ", ".join(item["metadata"]["name"] for item in objects)
     return Blocker(
         Reason.REVISION_UNREADABLE,
@@ -78,7 +81,7 @@ def revisions_unreadable(objects: Sequence[Object]) -> Blocker:
 
 
 def name_taken(objects: Sequence[Object]) -> Blocker:
-    """An object the operator must write belongs to somebody else."""
+    """Returns the blocker for an object that the operator must write but that belongs to somebody else."""
     item = objects[0]
     owner = controller(item)
     who = f"controlled by {owner['kind']} {owner['name']}" if owner else "not the operator's"

@@ -1,4 +1,4 @@
-"""Whose object is it: ours, an orphan to adopt, or somebody else's."""
+"""Decides who owns an object: this deployment, nobody (an orphan to adopt), or somebody else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_controller.planning.state.plan import Adopt, Ref
 
 
 def owner_reference(deployment: Object) -> dict[str, Any]:
-    """The controller reference every child carries. It does not block the owner's deletion: nothing has to happen in between."""
+    """Returns the controller reference of every child. It does not block the owner's deletion, because no clean-up has to come first."""
     metadata = deployment["metadata"]
     return {
         "apiVersion": names.API_VERSION,
@@ -23,25 +23,28 @@ def owner_reference(deployment: Object) -> dict[str, Any]:
 
 
 def controller(child: Object) -> Mapping[str, Any] | None:
-    """The owner reference marked as controller."""
+    """Returns the owner reference marked as controller, or None."""
     references = child["metadata"].get("ownerReferences") or ()
     return next((reference for reference in references if reference.get("controller")), None)
 
 
 def ref(child: Object) -> Ref:
-    """A fence: the object as it is now."""
+    """Returns a fence for writes: the identity and version of the object now."""
     metadata = child["metadata"]
     return Ref(child["apiVersion"], child["kind"], metadata["namespace"], metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
 def is_ours(child: Object, deployment: Object) -> bool:
-    """Controlled by this very deployment."""
+    """Returns whether this deployment controls the child."""
     owner = controller(child)
     return owner is not None and owner.get("uid") == deployment["metadata"]["uid"]
 
 
 def is_adoptable(child: Object, deployment: Object) -> bool:
-    """Ours by label and without a controller, or controlled by an earlier deployment of the same name (a restore from backup)."""
+    """Returns whether the deployment may adopt the child.
+
+    The child carries our label. It has no controller, or its controller is an earlier deployment of the same name (a restore from backup).
+    """
     metadata = deployment["metadata"]
     if not _is_labelled(child, deployment):
         return False
@@ -55,14 +58,14 @@ def is_adoptable(child: Object, deployment: Object) -> bool:
 
 
 def foreign(children: Iterable[Object], deployment: Object) -> list[Object]:
-    """Children that are neither ours nor to be adopted. Such an object is never written."""
+    """Returns the children that are neither ours nor adoptable. The operator never writes such an object."""
     return [child for child in children if not is_ours(child, deployment) and not is_adoptable(child, deployment)]
 
 
 def adoptions(children: Iterable[Object], deployment: Object) -> list[Adopt]:
-    """One write for each orphan, and for each child that lost the label it is found by.
+    """Returns one write for each orphan, and for each child that lost the label the operator selects by.
 
-    References to earlier controllers go, others stay. ControllerRevisions first, since they are the state.
+    It removes references to earlier controllers and keeps all others. ControllerRevisions come first, because they hold the state.
     """
     own, labels = owner_reference(deployment), names.child_labels(deployment["metadata"]["name"])
     ours = [child for child in children if is_ours(child, deployment) or is_adoptable(child, deployment)]
@@ -84,5 +87,5 @@ def _is_labelled(child: Object, deployment: Object) -> bool:
 
 
 def being_deleted(child: Object) -> bool:
-    """Its deletion has been asked for."""
+    """Returns whether the deletion of the child was requested."""
     return "deletionTimestamp" in child["metadata"]

@@ -1,4 +1,4 @@
-"""What a decision knows besides the objects: the time, the measurements, the operator's defaults."""
+"""The inputs of a plan besides the objects: the time, the measurements, the operator's defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_controller.tuner.learner import Learned
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Why nothing may be written: it needs a human."""
+    """Why the operator may write nothing until a human acts."""
 
     reason: Reason
     message: str
@@ -25,46 +25,46 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the tuner knows of one deployment, kept by the process and with the active revision."""
+    """What the tuner knows about one deployment. It is kept in memory and with the active revision."""
 
     learned: Learned | None = None
-    """None: nothing was seen yet since the operator began to look."""
+    """None if the operator has measured nothing since it started."""
     recent: tuple[LoadSample, ...] = ()
-    """What the pods of the active revision did in the last minutes, oldest first."""
+    """Load samples of the active revision's pods in the last minutes, oldest first."""
     measured: int = 0
-    """Its pods that the last round of measurements reached."""
+    """Number of the active revision's pods that the last round of measurements reached."""
     short_for_s: float = 0.0
-    """For how long those have been too few to judge by; 0 while they are enough."""
+    """Seconds for which too few pods have been measured; 0 while there are enough."""
     record: str | None = None
-    """To be kept with the active revision now, so that it outlives the operator; None: what is kept will do."""
+    """JSON to store with the active revision now, so that it survives a restart of the operator. None if nothing has to be stored."""
     reported: tuple[str, ...] = ()
     """State, reason and recommendation of the last decision."""
     reported_since: datetime | None = None
-    """Since when it has been the same."""
+    """Since when ``reported`` has been the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerInputs:
-    """Nothing here is read from a clock or a file by the planner."""
+    """All inputs of the planner besides the objects. The planner itself reads no clock and no file."""
 
     now: datetime
     defaults: OperatorDefaults
     catalog: Catalog
     metric_values: Mapping[str, float] | None = None
-    """Metrics of the revision that is stable before the plan, worth showing from now on, by status field; None: what is shown stands."""
+    """New metrics to show, by status field, of the revision that is stable before the plan. None if the shown metrics stay."""
     metrics: MetricsHealth = NOT_MEASURED
     traces: Mapping[str, tuple[CounterSeries, ...]] = field(default_factory=dict)
-    """What the engines counted, by revision."""
+    """The engines' counters, by revision."""
     metrics_failure: str | None = None
-    """Why nothing can be read from the engines; None while it can."""
+    """Why the engines' metrics cannot be read; None while they can."""
     probes: tuple[ProbeRun, ...] = ()
-    """Answers of the probe that has just ended."""
+    """Answers of the probe that has just finished."""
     probe_error: str | None = None
-    """Why the probe could not be carried out."""
+    """Why the probe failed to run; None if it did not fail."""
     tuning: Knowledge = field(default_factory=Knowledge)
     tuning_requeue_s: float = 60.0
-    """The tuner is asked so often: the load is news that no watch brings."""
+    """Seconds between two evaluations of the tuner. No watch reports a change of load."""
     warm_up_s: float = 60.0
-    """How long a fresh replica's metrics say nothing: kernels are compiled and graphs captured with its first requests."""
+    """Seconds for which a new replica's metrics are ignored. Its first requests compile kernels and capture graphs."""
     refusal: Blocker | None = None
-    """What the API server refused when the last plan was carried out, just now."""
+    """The write that the API server has just refused; None if it refused none."""

@@ -1,6 +1,6 @@
-"""What to do next: an ordered list of writes and events, and the status to show.
+"""A plan: an ordered list of writes and events, and the status to show.
 
-A plan is dropped whole when one of its writes meets a conflict; the next one starts from what is there then.
+If a write meets a conflict, the rest of the plan is dropped. The next plan starts from the objects as they are then.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.tuner.decision import TunerDecision
 
 REQUEUE_AFTER_S = 60.0
-"""Where nothing is watched that would tell: a name that somebody else holds, the clock."""
+"""Seconds to the next evaluation when no watch reports the change, for example of the clock or of somebody else's object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An object that exists, as it was when the plan was made: the fence of a write to it."""
+    """A live object as it was when the plan was made. It fences a write to that object."""
 
     api_version: str
     kind: str
@@ -30,7 +30,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Make the deployment the only controller of a child, with the labels it is found by (merge patch, fenced)."""
+    """A fenced merge patch that makes the deployment the only controller of a child and sets the labels the operator selects by."""
 
     ref: Ref
     owner_references: tuple[Mapping[str, Any], ...]
@@ -39,14 +39,14 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """POST an object that must not exist yet (a ControllerRevision, whose data is immutable)."""
+    """A POST of an object that must not exist yet (a ControllerRevision, whose data is immutable)."""
 
     manifest: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Merge-patch annotations and, where given, the revision number of a ControllerRevision (fenced)."""
+    """A fenced merge patch of annotations and, if given, of the revision number of a ControllerRevision."""
 
     ref: Ref
     annotations: Mapping[str, str]
@@ -55,9 +55,9 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a child. ``fence`` is the live object the manifest was planned against, None when there was none.
+    """A server-side apply of a child. ``fence`` is the live object that the manifest was planned against; None if there was none.
 
-    ``fenced`` says the write changes replicas and must carry that resourceVersion; the executor skips an apply that changes nothing.
+    ``fenced`` is True if the write changes replicas and must carry that resourceVersion. The executor skips an apply that changes nothing.
     ``irreversible`` marks a scale-down.
     """
 
@@ -69,16 +69,16 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a child, with UID and resourceVersion as preconditions; its pods go with it (background propagation)."""
+    """A deletion of a child, with UID and resourceVersion as preconditions. Background propagation deletes its pods too."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A core/v1 Event about the DFlashDeployment. Same reason and message within an hour are told once.
+    """A core/v1 Event about the DFlashDeployment. The same reason and message is reported once an hour at most.
 
-    It stands among the steps where it is true: before an outage, after a promotion.
+    Its place among the steps is where it is true: before an outage, after a promotion.
     """
 
     type: Literal["Normal", "Warning"]
@@ -91,21 +91,24 @@ Step = Adopt | Create | Annotate | Apply | Delete | Event
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``status`` is the whole status to show, None to leave it alone. ``requeue_after_s`` asks for another look."""
+    """The steps of one reconcile. ``status`` is the whole status to show, or None to leave it unchanged.
+
+    ``requeue_after_s`` is the time to the next evaluation in seconds.
+    """
 
     steps: tuple[Step, ...] = ()
     status: Mapping[str, Any] | None = None
     requeue_after_s: float | None = None
     decision: TunerDecision | None = None
-    """The tuner's, to be logged and counted; what is to be done about it is among the steps."""
+    """The tuner's decision, to log and count. The writes that follow from it are among the steps."""
     probe: ProbeRequest | None = None
-    """The prompts to be sent meanwhile; None: none, and what is under way is broken off."""
+    """The probe to run meanwhile. None means that no probe runs, and one under way is cancelled."""
     stores_learned: bool = False
-    """A step keeps ``Knowledge.record`` with the stable revision."""
+    """True if a step stores ``Knowledge.record`` with the stable revision."""
 
     @property
     def irreversible(self) -> bool:
-        """Some step takes capacity or history away: children are read live before it is carried out."""
+        """Returns whether a step removes capacity or history. The children are then read live before the plan is carried out."""
         return any(
             isinstance(step, Delete)
             or (isinstance(step, Apply) and step.irreversible)

@@ -1,4 +1,4 @@
-"""What keeps engine pods from serving: named by the first pod, or by the workload that cannot make one."""
+"""Finds what keeps engine pods from serving: the failure of a pod, or of a workload that cannot create pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dflash_controller.planning.replicas.count import engines, revision_of
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 TERMINAL_RESTARTS = 5
-"""With the kubelet's back-off some five minutes of an engine that dies at once."""
+"""Container restarts after which waiting does not help: about five minutes for an engine that exits at once, with kubelet's back-off."""
 
 _FAILURES = frozenset(
     {
@@ -26,7 +26,10 @@ _FAILURES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PodFailure:
-    """``terminal``: waiting does not fix it. The message holds no number that moves on while the failure lasts: a change is a write."""
+    """Why pods do not serve. ``terminal`` is True if waiting does not fix it.
+
+    The message contains no number that changes while the failure lasts, because every change is a write.
+    """
 
     reason: Reason
     message: str
@@ -34,7 +37,7 @@ class PodFailure:
 
 
 def pod_failure(state: ReconcileState, revision: str | None = None) -> PodFailure | None:
-    """The first failure of a revision, or of all of them."""
+    """Returns the main failure of a revision, or of all revisions. Refused pods come first, then the pod with the most restarts."""
     for workload in state.snapshot.workloads:
         if revision in (None, revision_of(workload)) and (refused := _condition(workload, "ReplicaFailure", "True")):
             return PodFailure(Reason.PODS_REFUSED, f"{workload['metadata']['name']} cannot create pods: {refused}", terminal=True)
@@ -44,7 +47,7 @@ def pod_failure(state: ReconcileState, revision: str | None = None) -> PodFailur
 
 
 def deadline_exceeded(state: ReconcileState, revision: str) -> bool:
-    """The workload made no progress within its start-up budget."""
+    """Returns whether the workload made no progress within its start-up budget."""
     return any(
         _condition(workload, "Progressing", "False", "ProgressDeadlineExceeded") is not None
         for workload in state.snapshot.workloads
@@ -53,7 +56,7 @@ def deadline_exceeded(state: ReconcileState, revision: str) -> bool:
 
 
 def failing(pod: Pod) -> bool:
-    """Something went wrong with it, unlike a pod that still loads."""
+    """Returns whether the pod has failed, unlike one that still loads."""
     return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or pod.waiting_reason in _FAILURES)
 
 
@@ -69,7 +72,7 @@ def _of_pod(pod: Pod) -> PodFailure:
 
 
 def _condition(workload: Object, type: str, status: str, reason: str | None = None) -> str | None:
-    """The message of a workload's condition, where it has that status (and reason)."""
+    """Returns the message of a workload's condition if it has that status (and reason), else None."""
     for item in (workload.get("status") or {}).get("conditions") or ():
         if item.get("type") == type and item.get("status") == status and reason in (None, item.get("reason")):
             return str(item.get("message") or item.get("reason"))

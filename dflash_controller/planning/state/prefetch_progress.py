@@ -1,4 +1,4 @@
-"""How far the Jobs have come that fetch a candidate's weights."""
+"""Reports the progress of the Jobs that fetch a candidate's weights."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ GENERATED_NAME_BASE = 58
 
 
 class PrefetchState(StrEnum):
-    """What holds for all the Jobs together."""
+    """The state of all prefetch Jobs together."""
 
     DONE = "Done"
     RUNNING = "Running"
     FAILED = "Failed"
-    """At least one Job has given up; it does not try again before it was deleted."""
+    """At least one Job has failed. It is not tried again until it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``message`` is empty when all is done; it holds nothing that moves while a download does."""
+    """The progress of the prefetch. ``message`` is empty when all Jobs are done. It does not change while a download progresses."""
 
     state: PrefetchState
     message: str = ""
 
 
 def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods: Sequence[Pod]) -> Progress:
-    """Of the Jobs ``expected`` (as rendered), given the objects and pods that exist. No Jobs are done.
+    """Returns the progress of the rendered Jobs ``expected``, given the live objects and pods. Without Jobs it is DONE.
 
-    A Job is over when it says so by a condition. SuccessCriteriaMet and FailureTarget, which come first (Kubernetes 1.31), are
-    final already: only the end of pods is waited for between them and Complete or Failed.
+    A Job's conditions say when it has ended. SuccessCriteriaMet and FailureTarget come first (Kubernetes 1.31) and are already final:
+    between them and Complete or Failed, Kubernetes only waits for the pods to end.
     """
     found = {item["metadata"]["name"]: item for item in live if item["kind"] == "Job" and not being_deleted(item)}
     unfinished: list[Mapping[str, Any]] = []
@@ -53,7 +53,7 @@ def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods
 
 
 def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping[str, Any]], pods: Sequence[Pod]) -> str:
-    """All the Jobs rather than those left, so that a fleet of nodes does not change the message one by one."""
+    """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes."""
     first = expected[0]["metadata"]["name"]
     what = f"{len(expected)} Jobs like {first} fetch" if len(expected) > 1 else f"Job {first} fetches"
     for job in unfinished:
@@ -63,8 +63,8 @@ def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping
 
 
 def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
-    """What the newest of a Job's pods says is wrong."""
-    # The API server cuts a generated name off to fit in five letters of its own, so the node tells pods of long names apart.
+    """Returns what is wrong according to the newest pod of a Job that has a message, or None."""
+    # The API server cuts a generated name to 58 characters and adds five of its own, so only the node tells pods with long names apart.
     prefix, node = f"{job['metadata']['name']}-"[:GENERATED_NAME_BASE], node_of(job)
     mine = [
         pod

@@ -1,4 +1,4 @@
-"""Everything a plan and a status are derived from, worked out once."""
+"""The state from which a plan and a status are derived, computed once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dflash_controller.tuner.decision import TunerDecision
 
 @dataclass(frozen=True, slots=True)
 class ReconcileState:
-    """``stable`` and ``candidate`` are the roles after this plan; ``spec`` is None only where it could not be read."""
+    """The state of one reconcile. ``stable`` and ``candidate`` are the roles after this plan. ``spec`` is None only if it is invalid."""
 
     snapshot: Snapshot
     deployment: Object
@@ -32,21 +32,21 @@ class ReconcileState:
     stable: Revision | None = None
     candidate: Revision | None = None
     failed: Revision | None = None
-    """The revision the spec asks for, where it was tried and failed: stable serves in its place."""
+    """The revision that the spec asks for, if it was tried and failed. Stable serves in its place."""
     pin: Revision | None = None
-    """The revision an annotation asks for in place of the spec's."""
+    """The revision that the pin annotation asks for in place of the spec's."""
     departs: bool = False
-    """What is to run is not what the spec asks for: a pin says otherwise, or it could not be made yet."""
+    """True if the desired revision is not the spec's: a pin names another one, or the spec's could not be created yet."""
     outcome: CandidateOutcome | None = None
-    """About the candidate; also where this plan ends its trial."""
+    """The decision on the candidate, also if this plan ends its trial."""
     budget: Budget = field(default_factory=lambda: Budget(0, 0, 0))
     pools: tuple[Pool, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)
-    """Replicas by revision after this plan."""
+    """Desired replicas by revision after this plan."""
     decision: TunerDecision | None = None
-    """The tuner's; None where it was not asked or knows nothing yet."""
+    """The tuner's decision; None if it was not asked or knows nothing yet."""
     health: DrafterHealth | None = None
-    """Of the active drafter; None where nothing is known yet."""
+    """Health of the active drafter; None if nothing is known yet."""
 
     @property
     def serving(self) -> int:
@@ -58,18 +58,18 @@ class ReconcileState:
 
     @property
     def newest(self) -> Revision | None:
-        """The revision that was asked for last."""
+        """Returns the revision with the highest number: the one that was asked for last."""
         return max(self.records, key=lambda record: record.number, default=None)
 
     @property
     def target(self) -> Revision | None:
-        """The revision the spec asks for."""
+        """Returns the candidate, or stable if there is none."""
         return self.candidate or self.stable
 
     def pods(self, revision: str) -> list[Pod]:
-        """The engine pods of a revision that are not on their way out."""
+        """Returns the engine pods of a revision that are not terminating."""
         return [pod for pod in engines(self.snapshot.pods) if pod.revision == revision and not pod.terminating]
 
     def pool(self, revision: str) -> Pool:
-        """The replicas of a revision, all zero where it has none."""
+        """Returns the replicas of a revision; all zero if it has none."""
         return next((pool for pool in self.pools if pool.revision == revision), Pool(revision, 0, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""The status to show: a projection of the state, which may be lost at any time."""
+"""Builds the status. It is a projection of the state and may be lost at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERDICT_LETTERS = 256
 
 
 def status(state: ReconcileState) -> dict[str, Any]:
-    """The whole status. Fields that do not apply are None, which is how absence is rendered."""
+    """Returns the whole status. A field that does not apply is None, which means absent."""
     deployment, target, stable = state.deployment, state.target, state.stable
     shown = deployment.get("status") or {}
     in_force = stable or target
@@ -60,7 +60,7 @@ def _revision(model: ModelRef) -> str:
 
 
 def _metric_values(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Those of the stable revision. Metrics of an earlier one would be read as the new one's, so they go with it."""
+    """Returns the metrics of the stable revision. It drops those of an earlier revision, which would be read as the new one's."""
     stable, before = state.stable, state.stored.stable
     if stable is None:
         return None
@@ -72,7 +72,7 @@ def _metric_values(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[s
 
 
 def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The rollout under way, the first start included, else the last one."""
+    """Returns the current rollout, including the first start, or else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
     about = state.candidate or state.failed or _failed_by_tuner(state) or state.stable
     if state.blocker is not None:
@@ -109,7 +109,10 @@ _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 
 
 def _failed_by_tuner(state: ReconcileState) -> Revision | None:
-    """The newest revision, where the tuner tried it in vain, until its replicas are gone: then all is as before, and nobody is needed."""
+    """Returns the newest revision if it is a failed trial of the tuner that still has replicas, else None.
+
+    Once they are gone everything is as before, and nobody has to act.
+    """
     if unfinished(state) is None:
         return None
     newest = state.newest
@@ -117,12 +120,13 @@ def _failed_by_tuner(state: ReconcileState) -> Revision | None:
 
 
 def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
-    """Phase, reason, what is waited for, and the same in a sentence.
+    """Returns phase, reason, what the rollout waits for, and a message that says the same.
 
-    ``under_way``: a rollout was shown so far. It is complete when every new replica serves; scaling afterwards begins none.
+    ``under_way`` is True if the status shows a running rollout. A rollout is complete when every new replica serves; later scaling does
+    not begin a new one.
     """
     left, outcome, newest = unfinished(state), state.outcome, max(state.records, key=lambda record: record.number)
-    # The last replica of all can only be made once the last old one has ended; until then its revision is not in force everywhere.
+    # The last new replica can only start after the last old one has ended. Until then the new revision is not active everywhere.
     leaving = any(pool.terminating for pool in state.pools if pool.revision != about.hash)
     moving = left is not None and (left[0] not in (Reason.SCALING, Reason.STARTING) or leaving)
     if state.spec is not None and defaults.suspended(state.spec) and moving:
@@ -156,7 +160,7 @@ _STEPS = {
 
 
 def _analysis(state: ReconcileState, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Verdicts as last shown, until one changes or a minute has passed: the metrics in them move with every look."""
+    """Returns the shown verdicts until one changes or a minute has passed, because their metrics change with every evaluation."""
     kept = {"analyzedAt": before.get("analyzedAt"), "analysis": before.get("analysis")}
     outcome, now = state.outcome, state.context.now
     if outcome is None or not outcome.verdicts:
@@ -184,7 +188,7 @@ def _verdict(verdict: MetricVerdict) -> dict[str, Any]:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Four digits: more say nothing."""
+    """Returns the value rounded to four significant digits, because more mean nothing. None if it is not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 

@@ -1,4 +1,4 @@
-"""The conditions of a deployment, decided from its state."""
+"""Decides the conditions of a deployment from its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Verdict = tuple[ConditionStatus | bool | None, Reason, str]
 
 
 def conditions(state: ReconcileState) -> list[Mapping[str, Any]]:
-    """All conditions, each with the generation they were decided for; unchanged ones keep their transition time."""
+    """Returns all conditions, each with the generation it was decided for. Unchanged conditions keep their transition time."""
     verdicts: dict[ConditionType, Verdict] = {
         ConditionType.AVAILABLE: available(state),
         ConditionType.READY: ready(state),
@@ -41,12 +41,15 @@ def conditions(state: ReconcileState) -> list[Mapping[str, Any]]:
 
 
 def floor(state: ReconcileState) -> int:
-    """Replicas that must serve. One at least: with one replica of which one may be unavailable, nothing serving is not available."""
+    """Returns the number of replicas that must serve for Available.
+
+    It is at least 1 unless replicas is 0: one replica that may be unavailable does not make a deployment available that serves nothing.
+    """
     return max(min(1, state.budget.replicas), state.budget.floor)
 
 
 def available(state: ReconcileState) -> Verdict:
-    """Serving at least replicas - maxUnavailable, of any revision."""
+    """Decides Available: at least replicas - maxUnavailable replicas serve, and at least one, of any revision."""
     serving = state.serving
     if state.spec is None or (state.blocker and not state.budget.replicas):
         return (serving > 0, Reason.ENOUGH_REPLICAS if serving else Reason.TOO_FEW_REPLICAS, f"{serving} serving")
@@ -61,7 +64,7 @@ def available(state: ReconcileState) -> Verdict:
 
 
 def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
-    """What is left to do for the user's last change, None when it is done."""
+    """Returns what is left to do for the last change, or None if nothing is."""
     target, replicas = state.target, state.budget.replicas
     if target is None or (state.departs and state.pin is None):
         return (Reason.NEW_GENERATION, "The revision that the spec asks for does not exist yet")
@@ -87,12 +90,12 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
 
 
 def asked_by_user(state: ReconcileState) -> tuple[Reason, str] | None:
-    """What is left to do, unless it is the tuner's change: then nothing is missing that the user asked for."""
+    """Returns what is left to do for a change of the user. None for a change of the tuner, which the user did not ask for."""
     return None if by_tuner(state) else unfinished(state)
 
 
 def by_tuner(state: ReconcileState) -> bool:
-    """The newest revision is the tuner's, and is on trial, given up, or put in the place of the others."""
+    """Returns whether the newest revision is the tuner's and is on trial, has failed, or is replacing the others."""
     newest = state.newest
     if newest is None or newest.origin != Origin.TUNER or state.departs:
         return False
@@ -114,7 +117,7 @@ def _trial(state: ReconcileState, stable: Revision, candidate: Revision) -> tupl
 
 
 def outage_ahead(state: ReconcileState) -> bool:
-    """The only replica has to go down for the candidate, and has not yet."""
+    """Returns whether the only replica has to stop for the candidate and has not stopped yet."""
     stable, candidate, budget = state.stable, state.candidate, state.budget
     if stable is None or candidate is None or budget.replicas != 1 or budget.max_surge:
         return False
@@ -123,7 +126,7 @@ def outage_ahead(state: ReconcileState) -> bool:
 
 
 _NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE})
-"""What is to be waited for before anything is taken down."""
+"""Reasons to wait before any replica is stopped."""
 
 
 def _paused(state: ReconcileState) -> bool:
@@ -131,7 +134,7 @@ def _paused(state: ReconcileState) -> bool:
 
 
 def ready(state: ReconcileState) -> Verdict:
-    """Available, and what runs is what the spec asks for. A replica that fails later, within maxUnavailable, does not end it."""
+    """Decides Ready: the deployment is available and runs what the spec asks for. A later failure within maxUnavailable does not end it."""
     if state.blocker:
         return (False, state.blocker.reason, state.blocker.message)
     found, (enough, reason, message) = pod_failure(state), available(state)
@@ -156,7 +159,7 @@ def ready(state: ReconcileState) -> Verdict:
 
 
 def reconciling(state: ReconcileState) -> Verdict:
-    """A change made by the user is not finished."""
+    """Decides Reconciling: a change of the user is not finished."""
     if state.blocker:
         return (False, state.blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
@@ -175,7 +178,7 @@ def _rolled_back(state: ReconcileState, failed: Revision) -> str:
 
 
 def stalled(state: ReconcileState) -> Verdict:
-    """The operator cannot continue without you."""
+    """Decides Stalled: the operator cannot continue without a human."""
     if state.blocker:
         return (True, state.blocker.reason, state.blocker.message)
     if state.failed is not None:
@@ -198,13 +201,13 @@ def stalled(state: ReconcileState) -> Verdict:
 
 
 def metrics_available(state: ReconcileState) -> Verdict:
-    """The operator can read what the engines measure."""
+    """Decides MetricsAvailable: the operator can read the engines' metrics."""
     health = state.context.metrics
     if health.reason is Reason.NO_PODS and state.serving:
-        # They became Ready after the last round of measurements.
+        # The pods became Ready after the last round of measurements.
         return (NOT_MEASURED.available, NOT_MEASURED.reason, NOT_MEASURED.message)
     if health.available is None:
-        # Right after a start nothing is measured yet: what was known before still stands.
+        # Nothing is measured yet right after a start, so the last known value stays.
         status = state.deployment.get("status") or {}
         shown = next((item for item in status.get("conditions") or () if item["type"] == ConditionType.METRICS_AVAILABLE), None)
         if shown is not None:
@@ -213,7 +216,7 @@ def metrics_available(state: ReconcileState) -> Verdict:
 
 
 def rollout_healthy(state: ReconcileState) -> Verdict:
-    """The rollout under way goes well; the last one did."""
+    """Decides RolloutHealthy: the current rollout goes well, or the last one did."""
     if state.blocker is not None and state.candidate is not None:
         return (False, state.blocker.reason, f"{state.candidate.name} stays as it is: {state.blocker.message}")
     left, target, failed = unfinished(state), state.target, state.failed

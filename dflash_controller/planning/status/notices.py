@@ -1,4 +1,4 @@
-"""Things worth knowing that are not wrong: they change no condition."""
+"""Builds the notices: facts worth knowing that are no error and change no condition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
 def notices(state: ReconcileState) -> list[dict[str, str]]:
-    """At most one per reason, in a fixed order."""
+    """Returns the notices, at most one per reason, in a fixed order."""
     target = state.target
     found: list[tuple[Reason, str]] = []
     if target is not None:
@@ -47,7 +47,7 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
 
 
 def _ignored(state: ReconcileState) -> str | None:
-    """Operations that do nothing, which whoever asked for them ought to know. One that has done its work is not among them."""
+    """Returns a message about operations that have no effect, for the person who set them. It leaves out those already carried out."""
     kept = {record.name for record in state.records}
     annotations = state.deployment["metadata"].get("annotations") or {}
     said = []
@@ -61,7 +61,7 @@ def _ignored(state: ReconcileState) -> str | None:
 
 
 def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
-    """Only defaults that the user left to the operator count."""
+    """Returns a message if the operator has newer defaults than the target runs. Only fields that the user left open count."""
     written: Mapping[str, Any] = target.inputs.get("engine") or {}
     engine, runs, today = target.resolved.engine, target.resolved, state.context.defaults
     version = str(written.get("version") or today.versions[engine])
@@ -72,7 +72,10 @@ def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
 
 
 def foreign_template_keys(state: ReconcileState) -> list[str]:
-    """Annotations, labels and containers in a live pod template that its revision does not have (``kubectl rollout restart`` adds one)."""
+    """Returns the annotations, labels and containers of live pod templates that their revisions do not have.
+
+    ``kubectl rollout restart`` adds one, for example.
+    """
     templates = {record.hash: _template(record.workload) for record in state.records}
     found = []
     for workload in state.snapshot.workloads:
@@ -88,7 +91,7 @@ def foreign_template_keys(state: ReconcileState) -> list[str]:
 
 
 def _template(workload: Object) -> Mapping[str, Any] | None:
-    """The template of the pods that serve."""
+    """Returns the template of the pods that serve, or None."""
     spec = workload["spec"]
     template: Mapping[str, Any] | None = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate")
     return template

@@ -1,4 +1,4 @@
-"""What status says of the tuner: its last decision, rewritten only when it says something else for long enough."""
+"""Builds the tuner's status: its last decision. It is rewritten only after a different decision has stood long enough."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.decision import TunerDecision
 
 _AT_ONCE = frozenset({"Off", "Frozen"})
-"""States that follow from what somebody did, not from measurements that may waver."""
+"""States that follow from an action of a person, not from noisy measurements. They are shown at once."""
 _HOUR = timedelta(hours=1)
 
 
 def reported_decision(decision: TunerDecision) -> tuple[str, str, str]:
-    """What makes one decision another than the last: state, reason and recommendation, not its metrics."""
+    """Returns what distinguishes one decision from the next: state, reason and recommendation, but no metrics."""
     return decision.state, decision.reason.value, decision.recommendation.label() if decision.recommendation else ""
 
 
 def tuning_status(state: ReconcileState) -> Mapping[str, Any] | None:
-    """``status.tuning``.
+    """Returns ``status.tuning``.
 
-    Traffic is noisy, and near the border between two blocks the better one may change with every look. So a decision that was derived
-    from measurements and changes nothing is shown once it has stood for ``spec.tuning.window``, and one reason to leave things as they are
-    takes the place of another at most once an hour; until then the shown one stays, metrics and all. Neither is a deployment called held
-    that has only just begun to be measured.
+    Traffic is noisy, and near the border between two blocks the better one may change with every evaluation. A decision that follows from
+    measurements and changes nothing is therefore shown only after it has stood for ``spec.tuning.window``. One reason to change nothing
+    replaces another at most once an hour. Until then the shown decision stays, with its metrics. For the same reason, a deployment that
+    has only begun to be measured is not shown as Held.
     """
     shown: Mapping[str, Any] | None = (state.deployment.get("status") or {}).get("tuning")
     decision = state.decision
@@ -73,7 +73,7 @@ def _worth_it(state: ReconcileState, decision: TunerDecision, words: tuple[str, 
 
 
 def _as_it_is(words: tuple[str, str, str], stable: Revision) -> bool:
-    """It comes to leaving things as they are. (Tuned with another recommendation than what runs: a change is due.)"""
+    """Returns whether the decision changes nothing. Tuned with a recommendation other than the active speculation means a change is due."""
     _, reason, recommendation = words
     return reason in (Reason.GAIN_TOO_SMALL, Reason.LEARNING) or (
         reason == Reason.TUNED and recommendation in ("", stable.speculation.label())
@@ -81,7 +81,7 @@ def _as_it_is(words: tuple[str, str, str], stable: Revision) -> bool:
 
 
 def ready(shown: Mapping[str, Any] | None) -> tuple[bool | None, Reason, str]:
-    """Condition TuningReady, told from ``status.tuning``."""
+    """Decides condition TuningReady from ``status.tuning``."""
     if shown is None:
         return (None, Reason.NOT_MEASURED, "The first measurement is still to come")
     return (shown["state"] in ("Advising", "Tuning"), Reason(shown["reason"]), str(shown["message"]))
