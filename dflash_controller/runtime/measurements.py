@@ -1,4 +1,4 @@
-"""Between the collector of metrics and the planner: which pods to measure, and which metrics a status shows."""
+"""Connects the collector of metrics with the planner: which pods to measure, and which metrics the status shows."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ STATUS_FIELDS = {
     "step_time_s": ("stepTimeMilliseconds", 1e3),
     "block_size": ("blockSize", 1.0),
 }
-"""Figure, the field of ``status.metric_values`` that shows it, and what it is multiplied by there."""
+"""Metric name to the field of ``status.metrics`` that shows it and the factor it is multiplied by there."""
 
 
 class Measurements:
-    """Answers from the collector's last round; never waits."""
+    """Answers from the collector's last round. No method waits."""
 
     def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: DisplaySettings) -> None:
         self._store = store
         self._stored: dict[Key, StoredRevisions] = {}
-        """The revisions of the fleet as the round that is under way found them."""
+        """The revisions of all deployments, as the current round found them."""
         self.collector = Collector(targets=self._targets, source=source, shown=self._shown, changed=changed, settings=settings)
 
     def worth_showing(self, key: Key, stored: StoredRevisions) -> Mapping[str, float] | None:
-        """The metrics the status is to show of the stable revision, by field; None to leave them."""
+        """Returns the metrics of the stable revision that the status has to show, by field; None to keep those shown."""
         if stored.stable is None:
             return None
         values = self.collector.display(key, stored.stable.hash)
@@ -46,11 +46,11 @@ class Measurements:
         return {field: rounded(values[name] * factor) for name, (field, factor) in STATUS_FIELDS.items() if name in values}
 
     def health(self, key: Key) -> MetricsHealth:
-        """Whether the deployment's engines can be measured."""
+        """Returns whether the deployment's engines can be measured."""
         return self.collector.health(key) or NOT_MEASURED
 
     def evidence(self, key: Key, stored: StoredRevisions) -> tuple[Mapping[str, tuple[CounterSeries, ...]], str | None]:
-        """What the engines of candidate and stable counted during a trial, and why nothing can be read, if so."""
+        """Returns the counters of candidate and stable engines during a trial, and why they cannot be read (None if they can)."""
         candidate, stable = stored.candidate, stored.stable
         if candidate is None:
             return {}, None
@@ -58,11 +58,11 @@ class Measurements:
         return {candidate.hash: tried} | ({stable.hash: before} if stable else {}), failure
 
     def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
-        """What the pods of the stable revision (its hash) did since this was last asked; nothing where tuning is Off."""
+        """Returns the load samples of the pods of ``stable`` (a hash) since the last call; none if tuning is Off."""
         return self.collector.load_samples(key, stable)
 
     def measured(self, key: Key, stable: str) -> int:
-        """Pods of the stable revision (its hash) that were measured in the last round."""
+        """Returns the number of pods of ``stable`` (a hash) that were measured in the last round."""
         return self.collector.answered(key, stable)
 
     def _targets(self) -> Iterator[Target]:
@@ -91,7 +91,7 @@ class Measurements:
                 )
 
     def _tuned(self, key: Key) -> bool:
-        """Whether the user wants it tuned, be it by advice. Off has to be written; every default measures."""
+        """Returns whether the deployment is tuned or advised. Only an explicit Off switches it off; every default measures."""
         deployment = self._store.get((DFLASH_DEPLOYMENT, key.namespace, key.name))
         return deployment is not None and (deployment["spec"].get("tuning") or {}).get("mode") != "Off"
 

@@ -27,11 +27,11 @@ _OF = ("namespace", "deployment")
 
 @dataclass(frozen=True, slots=True)
 class StatusMetrics:
-    """What metrics show of a deployment: its revisions, and what its status says."""
+    """What the metrics show of a deployment: its revisions and its status."""
 
     phase: str
     revisions: Mapping[str, str]
-    """What each revision is: ``stable``, ``candidate``, ``superseded`` and so on."""
+    """The role of each revision: ``stable``, ``candidate``, ``superseded`` and so on."""
     analysis: Sequence[Mapping[str, Any]] = ()
     """``status.rollout.analysis``."""
     conditions: Sequence[Mapping[str, Any]] = ()
@@ -39,15 +39,15 @@ class StatusMetrics:
     notices: Sequence[Mapping[str, Any]] = ()
     """``status.notices``."""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Wanted and serving ones, by the words ``desired`` and ``serving``."""
+    """Numbers of replicas under the keys ``desired`` and ``serving``."""
     startup_budget_s: float | None = None
-    """How long an engine may take from the start of its container to Ready."""
+    """Longest time in seconds that an engine may take from the start of its container to Ready."""
     startup_s: float | None = None
-    """The longest that a serving pod took, from being made to Ready; None where none serves or all have restarted since."""
+    """Longest time in seconds that a serving pod took from creation to Ready. None if no pod serves or all have restarted since."""
 
 
 class Metrics:
-    """Everything ``/metrics`` shows. Series of a deployment exist as long as it does: see ``forget``."""
+    """All metrics of ``/metrics``. The series of a deployment exist as long as the deployment: see ``forget``."""
 
     def __init__(self, lease: str = "") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ class Metrics:
         self._request_time = Histogram(
             "dflash_api_request_duration_seconds", "Time of a request to the API server.", ["verb"], registry=self.registry, buckets=_FAST
         )
-        # By Lease, as several operators may share a namespace, each with a leader.
+        # The label is the Lease, because several operators may share a namespace, each with its own leader.
         self._leader = Gauge("dflash_leader", "1 while this process holds the Lease.", ["lease"], registry=self.registry).labels(lease)
         self._events = Gauge(
             "dflash_last_event_timestamp_seconds", "When the last watch event of a kind arrived.", ["kind"], registry=self.registry
@@ -86,20 +86,20 @@ class Metrics:
         self.registry.register(self._deployments)
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """A reconcile ended: ``success``, ``conflict`` or ``error``."""
+        """Counts a reconcile that ended with ``success``, ``conflict`` or ``error``, and its duration."""
         self._reconciles.labels(result).inc()
         self._duration.observe(seconds)
 
     def failed(self, reason: str) -> None:
-        """A reconcile ended with this kind of failure."""
+        """Counts a reconcile that failed, by the kind of failure."""
         self._errors.labels(reason).inc()
 
     def waited(self, waited_s: float) -> None:
-        """A worker took a key that had been due for so long."""
+        """Records how many seconds a key was due before a worker took it."""
         self._waits.observe(waited_s)
 
     def requested(self, verb: str, kind: str, code: int, seconds: float) -> None:
-        """A request to the API server ended."""
+        """Counts a request to the API server, and records its duration."""
         self._requests.labels(verb, kind, str(code)).inc()
         self._request_time.labels(verb).observe(seconds)
 
@@ -107,44 +107,44 @@ class Metrics:
         self._leader.set(leads)
 
     def event_arrived(self, kind: str) -> None:
-        """A watch delivered something of this kind."""
+        """Records that a watch delivered an event of this kind."""
         self._events.labels(kind).set_to_current_time()
 
     def resynced(self) -> None:
-        """A complete list was taken in."""
+        """Records that a complete list was processed."""
         self._resync.set_to_current_time()
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
-        """Show the work queue from now on."""
+        """Adds the gauges of the work queue."""
         Gauge("dflash_workqueue_depth", "Keys due and not yet taken.", registry=self.registry).set_function(depth)
         Gauge("dflash_workqueue_oldest_seconds", "How long the first of them has been due.", registry=self.registry).set_function(oldest_s)
 
     def show(self, key: Key, shown: StatusMetrics) -> None:
-        """What a deployment's status says; a phase that was another one before is counted."""
+        """Shows the status of a deployment. Counts a phase that differs from the last one."""
         before = self._deployments.shown.get(key)
         if before is not None and before.phase != shown.phase:
             self._phases.labels(shown.phase).inc()
         self._deployments.shown[key] = shown
 
     def tuned(self, key: Key, decision: TunerDecision) -> None:
-        """What the tuner decided at this look; a decision that differs from the last is counted."""
+        """Shows the tuner's decision of this evaluation. Counts a decision that differs from the last one."""
         before = self._deployments.decisions.get(key)
         if before is None or reported_decision(before) != reported_decision(decision):
             self._decisions.labels(decision.reason.value).inc()
         self._deployments.decisions[key] = decision
 
     def forget(self, key: Key) -> None:
-        """The deployment is gone, and its series with it."""
+        """Drops the series of a deployment that was deleted."""
         self._deployments.shown.pop(key, None)
         self._deployments.decisions.pop(key, None)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class _Deployments(Collector):
-    """Series that come and go with the deployments."""
+    """Series that exist as long as their deployment."""
 
     def __init__(self) -> None:
         self.shown: dict[Key, StatusMetrics] = {}

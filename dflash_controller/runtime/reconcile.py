@@ -1,4 +1,4 @@
-"""One reconcile, one straight line: snapshot, decide, carry out. The same for every trigger."""
+"""Runs one reconcile in three steps: snapshot, decide, carry out. They are the same for every trigger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dflash_controller.runtime.tuners import Tuners
 
 
 def utc_now() -> datetime:
-    """The time that statuses and histories show."""
+    """Returns the current UTC time, which statuses and histories show."""
     return datetime.now(UTC)
 
 
@@ -61,12 +61,13 @@ class Reconciler:
         self._now = now
 
     async def reconcile(self, key: Key) -> float | None:
-        """Seconds until another look is wanted, None to wait for a change.
+        """Reconciles one deployment. Returns the seconds until the next evaluation, or None to wait for a change.
 
-        Before a step that takes capacity or history away, the deployment's objects are read anew and the plan is made again from them.
-        A plan that wrote something is followed by another look: the watch brings no news of the operator's own writes.
+        Before a step that removes capacity or history, it reads the deployment's objects live and makes the plan again. A plan that wrote
+        something is followed by another evaluation, because the watch does not report the operator's own writes. Raises Forbidden or
+        Invalid if the API server refuses a write.
         """
-        # An object that holds a needed name is not watched, so it is looked at each time.
+        # Somebody else's object that has a name we need is not watched, so it is read each time.
         if self._store.claims(key):
             snapshot = await self._reader.refresh(key)
         else:
@@ -80,7 +81,7 @@ class Reconciler:
         try:
             result = await self._executor.execute(plan, snapshot)
         except (Forbidden, Invalid) as error:
-            # Said in the status, and tried again: a right may be granted, a CustomResourceDefinition upgraded.
+            # The status reports it, and the write is tried again: someone may grant a right or upgrade the CustomResourceDefinition.
             refusal = refused(error.message, forbidden=isinstance(error, Forbidden))
             await self._executor.execute(self._plan(snapshot, stored, refusal), snapshot)
             raise

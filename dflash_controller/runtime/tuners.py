@@ -1,4 +1,4 @@
-"""What the tuner knows of every deployment: fed by the collector, kept in memory and, now and then, with the active revision."""
+"""Holds the tuner's knowledge of every deployment. The collector feeds it; it is kept in memory and stored with the active revision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Measured(Protocol):
-    """What is asked of the measurements."""
+    """The part of the measurements that the tuners use."""
 
     def load_samples(self, key: Key, stable: str) -> Iterable[LoadSample]: ...
 
@@ -39,27 +39,31 @@ class Measured(Protocol):
 
 @dataclass(slots=True)
 class _Case:
-    """One deployment."""
+    """The tuner's knowledge of one deployment."""
 
     stable: str
     """The name of the stable revision."""
     curve: tuple[object, ...]
     learner: Learner
     stored_at_s: float
-    """When what was learned was last kept with a revision, or when it was first looked at."""
+    """When the knowledge was last stored with a revision, or when this case began, in seconds since the epoch."""
     news: bool = False
-    """Something was learned since."""
+    """True if something was learned since ``stored_at_s``."""
     kept_with: str | None = None
-    """The revision that has the record; it moves when another one is active. None: nothing is kept yet."""
+    """The revision that stores the record. The record moves when another revision becomes active. None if nothing is stored yet."""
     recent: deque[LoadSample] = field(default_factory=deque)
     short_since_s: float | None = None
-    """Since when too few pods have been measured to judge by; None while they are enough."""
+    """Since when too few pods have been measured, in seconds since the epoch; None while there are enough."""
     reported: tuple[str, ...] = ()
     reported_since: datetime | None = None
 
 
 class Tuners:
-    """Never waits. ``record_s``: what was learned is kept with the revision at most so often. ``slot_s``: of the learners."""
+    """The tuner's knowledge of all deployments. No method waits.
+
+    ``record_s`` is the minimum time in seconds between two writes of the knowledge to the revision. ``slot_s`` is the slot of the learners
+    in seconds.
+    """
 
     def __init__(self, measured: Measured, record_s: float, now: Callable[[], datetime], *, slot_s: float = SLOT_S) -> None:
         self._measured = measured
@@ -69,7 +73,7 @@ class Tuners:
         self._cases: dict[Key, _Case] = {}
 
     def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
-        """What is known at this look; nothing before a revision is active. ``stored``: the snapshot's revisions."""
+        """Returns what is known at this evaluation; nothing before a revision is active. ``stored`` are the snapshot's revisions."""
         key, now, stable = snapshot.key, self._now(), stored.stable
         if stable is None:
             return Knowledge()
@@ -100,7 +104,7 @@ class Tuners:
         )
 
     def decided(self, key: Key, decision: TunerDecision) -> None:
-        """Take the decision of a plan that was carried out. One that differs from the last is logged, with all it was made from."""
+        """Records the decision of a plan that was carried out. Logs a decision that differs from the last, with all its inputs."""
         case = self._cases.get(key)
         if case is None:
             return
@@ -112,12 +116,12 @@ class Tuners:
             _log.info("%s: tuner: %s", key, decision.message, extra={"decision": told})
 
     def stored(self, key: Key) -> None:
-        """What ``Knowledge.record`` asked for has been written."""
+        """Notes that ``Knowledge.record`` has been written."""
         if case := self._cases.get(key):
             case.stored_at_s, case.news, case.kept_with = self._now().timestamp(), False, case.stable
 
     def forget(self, key: Key) -> None:
-        """The deployment is gone."""
+        """Drops a deployment that was deleted."""
         self._cases.pop(key, None)
 
     def _case(self, key: Key, stable: Revision, records: Sequence[Revision], now_s: float) -> _Case:
@@ -126,7 +130,7 @@ class Tuners:
             return case
         if case is not None and case.curve == curve:
             case.stable = stable.name
-            case.stored_at_s = 0.0  # what is known is kept at once: after a change it is needed most
+            case.stored_at_s = 0.0  # stores the knowledge at once: after a change it is needed most
             case.recent.clear()
             return case
         kept_with, record = _kept(stable, records)
@@ -142,7 +146,7 @@ class Tuners:
 
 
 def _window_s(snapshot: Snapshot) -> int:
-    """``spec.tuning.window`` as written; a spec that cannot be read asks nothing of the tuner."""
+    """Returns ``spec.tuning.window`` in seconds. Returns the default if it is absent or invalid: the tuner is not asked for such a spec."""
     tuning = ((snapshot.deployment or {}).get("spec") or {}).get("tuning") or {}
     try:
         return parse_duration(tuning["window"])
@@ -155,7 +159,10 @@ def _curve(record: Revision) -> tuple[object, ...]:
 
 
 def _kept(stable: Revision, records: Sequence[Revision]) -> tuple[str | None, Any]:
-    """What was kept with the stable revision, or, where it has nothing yet, with the newest one that has the same curve; and which."""
+    """Returns the name of a revision and the knowledge stored with it; None for both if there is none.
+
+    It is the stable revision or, if that stores nothing yet, the newest revision with the same step-time curve.
+    """
     for record in sorted(records, key=lambda record: (record.hash == stable.hash, record.number), reverse=True):
         if record.learned and _curve(record) == _curve(stable):
             try:
