@@ -35,6 +35,8 @@ class ConditionType(StrEnum):
     """The current rollout, if any, makes progress and no metric failed."""
     SPECULATION_HEALTHY = "SpeculationHealthy"
     """The drafter's tokens are being accepted."""
+    ACCESSORIES_READY = "AccessoriesReady"
+    """Service, PodDisruptionBudget, NetworkPolicy, PodMonitor and the Jobs that fetch weights are as the spec asks."""
 
 
 class Reason(StrEnum):
@@ -69,6 +71,9 @@ class Reason(StrEnum):
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
     DEFINITION_OUTDATED = "DefinitionOutdated"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    ADMISSION_DENIED = "AdmissionDenied"
+    WRITES_FAIL = "WritesFail"
     # Metrics.
     MEASURED = "Measured"
     NO_TRAFFIC = "NoTraffic"
@@ -108,6 +113,7 @@ class Reason(StrEnum):
     ANALYSIS_PASSED = "AnalysisPassed"
     ROLLING_BACK = "RollingBack"
     SUPERSEDED = "Superseded"
+    REVERTED = "Reverted"
     REPLICA_BIAS = "ReplicaBias"
     TRAFFIC_DIFFERS = "TrafficDiffers"
     TEXT_DIFFERS = "TextDiffers"
@@ -198,6 +204,14 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "The CustomResourceDefinition in the cluster lacks a field that this operator writes.",
         "Apply the CustomResourceDefinition of this release: helm upgrade does, or kubectl apply --server-side --force-conflicts -f crds/.",
     ),
+    Reason.QUOTA_EXCEEDED: ReasonDoc("A quota of the namespace refuses an object.", "Raise the quota, or free what it counts."),
+    Reason.ADMISSION_DENIED: ReasonDoc(
+        "An admission webhook or policy refuses an object.", "Satisfy the rule that the message names, or exempt the operator's objects."
+    ),
+    Reason.WRITES_FAIL: ReasonDoc(
+        "The API server fails some of the operator's writes, often because an admission webhook does not answer. It keeps trying.",
+        "Repair the webhook that the message names, or take away its configuration.",
+    ),
     Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
     Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
     Reason.NO_PODS: ReasonDoc("No engine pod is Ready, so there is nothing to measure."),
@@ -255,6 +269,9 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.ANALYSIS_PASSED: ReasonDoc("The candidate passed every limit of spec.rollout.analysis."),
     Reason.ROLLING_BACK: ReasonDoc("The candidate failed; its replicas are being replaced by stable ones."),
     Reason.SUPERSEDED: ReasonDoc("The spec changed before the candidate was promoted."),
+    Reason.REVERTED: ReasonDoc(
+        "The spec or a pin went back to a revision that was still being replaced: its replicas are kept, without a trial."
+    ),
     Reason.REPLICA_BIAS: ReasonDoc(
         "Replicas of one revision differ among themselves by more than the limit, so one candidate replica is not enough evidence.",
         "Promote or abort the candidate with the annotation the message names, or widen the limit.",

@@ -51,6 +51,15 @@ class PlanConflict(Exception):
     """The cluster has changed since the plan was made: drop the plan and make a new one."""
 
 
+class WriteRefused(Exception):
+    """A write of a plan was refused; what does not depend on it was carried out. ``requeue_after_s`` is the time to the next one."""
+
+    def __init__(self, error: ApiError, requeue_after_s: float | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.requeue_after_s = requeue_after_s
+
+
 _BY_CODE: dict[int, type[ApiError]] = {
     400: Invalid,
     401: Forbidden,

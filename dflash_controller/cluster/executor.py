@@ -1,22 +1,25 @@
-"""Carries out a plan write by write, and drops it as soon as the cluster differs from what the plan was made for."""
+"""Carries out a plan write by write, and drops it as soon as the cluster differs from what the plan was made for.
+
+A write that the API server refuses does not drop the plan. It stops the rest of a rollout, but neither scaling and repair nor accessories.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.apply import ApplyDecision, ApplyMemory, digest
 from dflash_controller.cluster.client import Client, Obj
-from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
+from dflash_controller.cluster.errors import AlreadyExists, ApiError, Conflict, LostLeadership, NotFound, PlanConflict
 from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.field_ownership import Path, other_managers, readable
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT, Kind, find_kind, kind_of
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.model.snapshot import Key, Object, Snapshot
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref, Step
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref, Step
 from dflash_controller.render.compact import compact
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,8 @@ class ExecutionResult:
     events: int = 0
     retry_after_s: float | None = None
     """Seconds until a write that another manager keeps undoing may be tried again; None if there is none."""
+    refused: Mapping[Part, ApiError] = field(default_factory=dict)
+    """The first write that the API server refused, by part."""
 
 
 @dataclass(slots=True)
@@ -63,18 +68,31 @@ class Executor:
     async def execute(self, plan: Plan, snapshot: Snapshot) -> ExecutionResult:
         """Carries out the steps in order, then writes the status.
 
-        Raises PlanConflict if a precondition fails (the store is up to date then: plan again), LostLeadership before a write that is no
-        longer allowed, ApiError if a write is refused or not answered, and ValueError if a plan with an irreversible step was made from a
-        snapshot not read live.
+        If a write is refused, what does not depend on it goes on. The status is then not written, because it was made for a plan that was
+        carried out. Raises PlanConflict if a precondition fails (the store is up to date then: plan again), LostLeadership before a write
+        that is no longer allowed, ApiError if the API server does not answer or refuses the status, and ValueError if a plan with an
+        irreversible step was made from a snapshot not read live.
         """
         if plan.irreversible and not snapshot.live:
             raise ValueError("a plan with an irreversible step needs a snapshot read live")
         run = _Run(snapshot.key, snapshot, {}, ExecutionResult())
-        for step in plan.steps:
-            await self._carry_out(step, run)
-        if plan.status is not None:
+        for part, steps in plan.parts:
+            await self._carry_out_part(part, steps, run)
+        if plan.status is not None and not run.result.refused:
             await self._write_status(plan.status, run)
         return run.result
+
+    async def _carry_out_part(self, part: Part, steps: tuple[Step, ...], run: _Run) -> None:
+        for step in steps:
+            try:
+                await self._carry_out(step, run)
+            except ApiError as error:
+                if error.code == 0:
+                    raise
+                log.warning("%s: a write for %s was refused: %s", run.key, part.value, error)
+                run.result = replace(run.result, refused={part: error, **run.result.refused})
+                if part is Part.ROLLOUT:
+                    return
 
     def prune(self) -> None:
         """Forgets objects that are gone."""

@@ -69,7 +69,7 @@ async def test_a_paused_leader_is_replaced_and_writes_no_more(client: Client, na
     events = EventRecorder(client, instance="test", clock=time.monotonic, now=lambda: datetime.datetime.now(datetime.UTC))
     store = Store()
     late = Executor(client, store, events, still_leader=first.is_leader, clock=time.monotonic)
-    plan = Plan(steps=(Apply(account(namespace)),))
+    plan = Plan((Apply(account(namespace)),))
     with pytest.raises(LostLeadership):
         await late.execute(plan, store.snapshot(Key(namespace, "demo")))
     current = Executor(client, store, events, still_leader=second.is_leader, clock=time.monotonic)

@@ -46,7 +46,7 @@ class Operator:
 
     async def run(self, *steps: Any, **plan: Any) -> Any:
         """Carry out a plan made from a live snapshot."""
-        return await self.executor.execute(Plan(steps=steps, **plan), await self.reader.refresh(self.key))
+        return await self.executor.execute(Plan(steps, **plan), await self.reader.refresh(self.key))
 
     async def read(self, kind: Kind, name: str = "demo") -> dict[str, Any]:
         return await self.client.get(kind, self.key.namespace, name)
@@ -228,7 +228,7 @@ async def test_a_stale_fence_is_a_conflict_and_corrects_the_store(operator: Oper
     planned = ref(dict(snapshot.workloads[0]))
     edited = await edit(operator, {"metadata": {"annotations": {"example.com/now": "1"}}})
     with pytest.raises(PlanConflict):
-        await operator.executor.execute(Plan(steps=(Apply(workload(namespace, 3), fence=planned, fenced=True),)), snapshot)
+        await operator.executor.execute(Plan((Apply(workload(namespace, 3), fence=planned, fenced=True),)), snapshot)
     corrected = operator.store.snapshot(operator.key).workloads[0]
     assert int(corrected["metadata"]["resourceVersion"]) >= int(edited["metadata"]["resourceVersion"])
     assert corrected["spec"]["replicas"] == 1
@@ -241,7 +241,7 @@ async def test_a_child_deleted_in_the_meantime_is_a_conflict_not_a_new_object(op
     fence = ref(dict(snapshot.others[0]))
     await operator.client.delete(kinds.SERVICE, namespace, "demo", uid=fence.uid)
     with pytest.raises(PlanConflict):
-        await operator.executor.execute(Plan(steps=(Apply(service(namespace, 9000), fence=fence),)), snapshot)
+        await operator.executor.execute(Plan((Apply(service(namespace, 9000), fence=fence),)), snapshot)
     with pytest.raises(NotFound):
         await operator.read(kinds.SERVICE)
     assert operator.store.snapshot(operator.key).others == ()
@@ -270,7 +270,7 @@ async def test_deleting_what_is_gone_already_is_done(operator: Operator) -> None
     snapshot = await operator.reader.refresh(operator.key)
     gone = ref(dict(snapshot.others[0]))
     await operator.client.delete(kinds.SERVICE, namespace, "demo", uid=gone.uid)
-    result = await operator.executor.execute(Plan(steps=(Delete(gone),)), snapshot)
+    result = await operator.executor.execute(Plan((Delete(gone),)), snapshot)
     assert result.writes == 0
 
 
@@ -352,8 +352,8 @@ async def test_nothing_is_written_once_leadership_is_lost(operator: Operator, cl
     snapshot = await operator.reader.refresh(operator.key)
     operator.leads = False
     plans = (
-        Plan(steps=(Apply(service(namespace)),)),
-        Plan(steps=(Create(revision(namespace)),)),
+        Plan((Apply(service(namespace)),)),
+        Plan((Create(revision(namespace)),)),
         Plan(status={"observedGeneration": 1}),
         Plan((Event("Normal", "Told", "never"),)),
     )
@@ -366,7 +366,7 @@ async def test_nothing_is_written_once_leadership_is_lost(operator: Operator, cl
 
 async def test_an_irreversible_plan_needs_a_live_snapshot(operator: Operator) -> None:
     await operator.run(Apply(service(operator.key.namespace)))
-    plan = Plan(steps=(Delete(ref(await operator.read(kinds.SERVICE))),))
+    plan = Plan((Delete(ref(await operator.read(kinds.SERVICE))),))
     with pytest.raises(ValueError, match="live"):
         await operator.executor.execute(plan, operator.store.snapshot(operator.key))
 

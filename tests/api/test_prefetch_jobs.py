@@ -59,7 +59,7 @@ class Operator:
         snapshot = await self.reader.refresh(self.key)
         live = {item["metadata"]["name"]: item for item in snapshot.others if item["kind"] == "Job"}
         steps = [Apply(job, fence=ref(live[name]) if (name := job["metadata"]["name"]) in live else None) for job in jobs]
-        return await self.executor.execute(Plan(steps=tuple(steps)), snapshot)
+        return await self.executor.execute(Plan(tuple(steps)), snapshot)
 
     async def delete_jobs(self) -> None:
         """As the planner does: when the Job controller wrote in between, look and plan again."""
@@ -67,7 +67,7 @@ class Operator:
             snapshot = await self.reader.refresh(self.key)
             jobs = [item for item in snapshot.others if item["kind"] == "Job"]
             try:
-                await self.executor.execute(Plan(steps=tuple(Delete(ref(job)) for job in jobs)), snapshot)
+                await self.executor.execute(Plan(tuple(Delete(ref(job)) for job in jobs)), snapshot)
             except PlanConflict:
                 continue
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.children.shared import child
+from dflash_controller.planning.children.shared import account, child
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.revision import (
     Origin,
@@ -23,7 +23,19 @@ from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
-def workload_steps(state: ReconcileState) -> list[Apply]:
+def serving_steps(state: ReconcileState) -> list[Apply]:
+    """Returns the applies that keep serving: the ServiceAccount, then every workload except that of a candidate on trial."""
+    tried = state.candidate.name if state.candidate is not None and state.stable is not None else None
+    return [*account(state), *(step for step in _workload_steps(state) if step.manifest["metadata"]["name"] != tried)]
+
+
+def candidate_steps(state: ReconcileState) -> list[Apply]:
+    """Returns the apply of the candidate's workload."""
+    tried = state.candidate.name if state.candidate is not None and state.stable is not None else None
+    return [step for step in _workload_steps(state) if step.manifest["metadata"]["name"] == tried]
+
+
+def _workload_steps(state: ReconcileState) -> list[Apply]:
     """Returns one apply per workload that exists or is needed. Scale-downs come first. An apply to a live workload is fenced.
 
     A revision with pods has a workload, but the workload may have lost the label the operator selects by. The apply then reaches it by its
@@ -41,6 +53,8 @@ def workload_steps(state: ReconcileState) -> list[Apply]:
         if item is None and (record is None or (replicas == 0 and record != state.stable and revision not in unseen)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
+        if (manifest["kind"], manifest["metadata"]["name"]) in state.taken:
+            continue
         now = int(item["spec"].get("replicas", 1)) if item else 0
         apply = child(state.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
         steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
@@ -48,15 +62,14 @@ def workload_steps(state: ReconcileState) -> list[Apply]:
 
 
 def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
-    """Returns the steps that delete empty workloads of inactive revisions and spent Jobs, retire old revisions, and prune the history."""
+    """Returns the steps that delete empty workloads of inactive revisions, retire old revisions, and prune the history."""
     roles = {record.hash for record in (state.stable, state.candidate, state.failed, state.pin) if record}
     in_force = {record.hash for record in (state.stable, state.candidate) if record}
     steps: list[Step] = [
         Delete(ref(item))
         for item in state.snapshot.workloads
-        if (revision := revision_of(item)) not in in_force and _deserted(state, revision) and not being_deleted(item)
+        if (revision := revision_of(item)) not in in_force | state.unknown and _deserted(state, revision) and not being_deleted(item)
     ]
-    steps += [Delete(ref(job)) for job in _spent_jobs(state)]
     running = {revision_of(item) for item in state.snapshot.workloads} | {pool.revision for pool in state.pools if pool.existing}
     idle = [record for record in state.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
     for record in idle:
@@ -67,12 +80,12 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
     return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]
 
 
-def _spent_jobs(state: ReconcileState) -> list[Object]:
-    """Returns the prefetch Jobs whose candidate has its replica or is no longer the candidate."""
+def spent_jobs(state: ReconcileState) -> list[Delete]:
+    """Returns the deletions of prefetch Jobs whose candidate has its replica or is no longer the candidate."""
     candidate = state.candidate
     wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
     jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
-    return [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    return [Delete(ref(job)) for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
 
 
 def _deserted(state: ReconcileState, revision: str) -> bool:

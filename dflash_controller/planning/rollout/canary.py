@@ -110,8 +110,8 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         trial = replace(trial, served_at=None)
     case = CanaryCase(state, spec, policy, stable, candidate, trial)
     asked = operations.asked(state.deployment, candidate)
-    if "abort" in asked:
-        return case.fail(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
+    if (aborted := aborted_by_hand(state)) is not None:
+        return aborted
     if "promote" in asked or state.pin is not None:
         return _by_hand(case)
     # A revision that was active before may still have replicas from then. They are not a trial.
@@ -134,6 +134,16 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         message = "spec.rollout.paused is true: the rollout waits"
         return replace(outcome, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
     return outcome
+
+
+def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
+    """Returns the end of the trial if the abort annotation names the candidate, else None. It counts under every obstacle."""
+    candidate = state.candidate
+    if candidate is None or "abort" not in operations.asked(state.deployment, candidate):
+        return None
+    finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
+    trial = replace(candidate.trial, finding=finding)
+    return CandidateOutcome(Phase.ROLLING_BACK, finding.reason, finding.message, trial, end=RevisionState.FAILED)
 
 
 def _by_hand(case: CanaryCase) -> CandidateOutcome:

@@ -17,7 +17,7 @@ from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.desired import PendingRevision
 from dflash_controller.planning.revisions.drafter_health import to_be_failed
-from dflash_controller.planning.revisions.operations import standing
+from dflash_controller.planning.revisions.operations import asked, standing
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.revision import (
     Origin,
@@ -86,7 +86,7 @@ def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
     lost = [
         (_reported_state(item), _reported_number(item), revision_of(item), content)
         for item in state.snapshot.workloads
-        if revision_of(item) not in known and (content := data_from_workload(item)) is not None
+        if revision_of(item) not in known | state.unknown and (content := data_from_workload(item)) is not None
     ]
     lost.sort(key=lambda entry: (entry[0] is RevisionState.CANDIDATE, entry[0] is RevisionState.STABLE, entry[2]))
     key, owner, first = state.snapshot.key, owner_reference(state.deployment), next_number(state.records)
@@ -165,7 +165,8 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
 
     ``fresh`` is True if this plan creates the revision. The very first revision is active once it serves, because there is nothing to
     compare it with. A failed revision is superseded when the spec asks for something else; a pin is not a change of the spec. A failed
-    revision is tried again if the tuner asks for it or a pin names it.
+    revision is tried again if the tuner asks for it or a pin names it. A revision that is still being replaced is active again at once:
+    going back to it is a rollback, and its replicas are kept.
     """
     moves = _Moves(state.context.now, list(state.records))
     for record in state.records:
@@ -177,6 +178,9 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
     if stable is None and not fresh and (state.pool(target.hash).serving > 0 or state.budget.replicas == 0):
         stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is active"))
+    elif stable is not None and target.hash != stable.hash and asker.reason != Reason.DRAFTER_COLLAPSED and _being_replaced(state, target):
+        stable = moves.move(target, RevisionState.STABLE, asker.origin, Reason.REVERTED.value, next_number(moves.records))
+        moves.steps.append(Event("Normal", Reason.REVERTED.value, f"{target.name} is active again; its replicas are kept"))
     elif stable is None or target.hash != stable.hash:
         if target.state is RevisionState.FAILED and stable is not None and not state.pin and asker.origin is Origin.USER:
             failed = target
@@ -186,6 +190,26 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
             trial = Trial(disregards=standing(state.deployment, target.name))
             candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
     return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+
+
+def _being_replaced(state: ReconcileState, record: Revision) -> bool:
+    """Returns whether the revision was in force before a replacement that has not finished: it still has replicas."""
+    return record.state is RevisionState.STABLE and state.pool(record.hash).existing > 0
+
+
+def abort_replacement(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
+    """Fails the active revision if the abort annotation names it while it still replaces another one, which is then active again."""
+    stable = state.stable
+    if stable is None or state.pin is not None or "abort" not in asked(state.deployment, stable):
+        return state, []
+    before = [record for record in state.records if record.hash != stable.hash and _being_replaced(state, record)]
+    if not before:
+        return state, []
+    back, moves = max(before, key=lambda record: record.number), _Moves(state.context.now, list(state.records))
+    finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort named it while it replaced the others")
+    moves.move(stable, RevisionState.FAILED, Origin.ROLLBACK, Reason.ABORTED.value, trial=replace(stable.trial, finding=finding))
+    moves.steps.append(Event("Warning", Reason.ABORTED.value, f"{stable.name} failed: {finding.message}; {back.name} is active again"))
+    return replace(state, records=tuple(moves.records), stable=back), moves.steps
 
 
 def reverts_failure(candidate: Revision) -> bool:
@@ -269,4 +293,5 @@ def next_number(records: Sequence[Revision]) -> int:
 
 def _taken(state: ReconcileState) -> set[str]:
     """Returns the hashes in use, including those of objects whose record cannot be read."""
-    return {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}
+    held = {name.rpartition("-")[2] for _, name in state.taken}
+    return held | state.unknown | {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}

@@ -56,11 +56,19 @@ def leader_worker_set_missing() -> Blocker:
     )
 
 
-def refused(message: str, *, forbidden: bool) -> Blocker:
+def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
     """Returns the blocker for a write that the API server refused.
 
-    The operator lacks a right, the CustomResourceDefinition is outdated, or the spec has an error that only the API server can find.
+    ``forbidden`` is True for a 403, ``passing`` for a failure of the server or of a webhook, which may end by itself.
     """
+    if "denied the request" in message:
+        return Blocker(Reason.ADMISSION_DENIED, f"An admission webhook denies a write: {message}. Satisfy its rule, or exempt the operator")
+    if passing:
+        return Blocker(
+            Reason.WRITES_FAIL, f"The API server fails a write: {message}. The operator keeps trying. Repair what the message names"
+        )
+    if "exceeded quota" in message:
+        return Blocker(Reason.QUOTA_EXCEEDED, f"A quota of the namespace is used up: {message}. Raise it, or free what it counts")
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if ": .status." in message and "not declared in schema" in message:

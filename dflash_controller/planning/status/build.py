@@ -75,10 +75,9 @@ def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, An
     """Returns the current rollout, including the first start, or else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
     about = state.candidate or state.failed or _failed_by_tuner(state) or state.stable
-    if state.blocker is not None:
+    if (blocker := state.held) is not None and state.failed is None:
         if before.get("phase") in (None, *_ENDS):
             return before or None
-        blocker = state.blocker
         stuck = {
             "phase": Phase.HELD.value,
             "reason": blocker.reason.value,
@@ -137,6 +136,7 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
         found, phase = failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
         return (phase, found.reason, _STEPS.get(phase), found.message)
     back = newest.hash != about.hash and newest.state is RevisionState.SUPERSEDED
+    reverted = bool(about.history) and about.history[-1]["reason"] == Reason.REVERTED
     if left is None or (not moving and state.candidate is None):
         if back:
             return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
@@ -144,7 +144,7 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
             return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is active")
     if back:
         return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
-    phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.PROGRESSING
+    phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.ROLLING_BACK if reverted and moving else Phase.PROGRESSING
     return (phase, left[0], _STEPS.get(phase), left[1])
 
 
@@ -155,7 +155,7 @@ _STEPS = {
     Phase.HELD: "Waiting for you",
     Phase.PAUSED: "Waiting for spec.rollout.paused to become false",
     Phase.PROGRESSING: "Replacing replicas within the budget",
-    Phase.ROLLING_BACK: "Replacing the candidate by stable replicas",
+    Phase.ROLLING_BACK: "Replacing replicas by those of the stable revision",
 }
 
 

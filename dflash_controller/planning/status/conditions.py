@@ -10,6 +10,7 @@ from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.state.plan import Part
 from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.tuning import ready as tuning_ready
@@ -28,6 +29,7 @@ def conditions(state: ReconcileState) -> list[Mapping[str, Any]]:
         ConditionType.STALLED: stalled(state),
         ConditionType.METRICS_AVAILABLE: metrics_available(state),
         ConditionType.ROLLOUT_HEALTHY: rollout_healthy(state),
+        ConditionType.ACCESSORIES_READY: accessories_ready(state),
     }
     if state.decision is not None:
         verdicts[ConditionType.TUNING_READY] = tuning_ready(tuning_status(state))
@@ -51,8 +53,6 @@ def floor(state: ReconcileState) -> int:
 def available(state: ReconcileState) -> Verdict:
     """Decides Available: at least replicas - maxUnavailable replicas serve, and at least one, of any revision."""
     serving = state.serving
-    if state.spec is None or (state.blocker and not state.budget.replicas):
-        return (serving > 0, Reason.ENOUGH_REPLICAS if serving else Reason.TOO_FEW_REPLICAS, f"{serving} serving")
     replicas, needed = state.budget.replicas, floor(state)
     if replicas == 0:
         return (True, Reason.SCALED_TO_ZERO, "spec.replicas is 0: nothing serves, as asked")
@@ -160,8 +160,8 @@ def ready(state: ReconcileState) -> Verdict:
 
 def reconciling(state: ReconcileState) -> Verdict:
     """Decides Reconciling: a change of the user is not finished."""
-    if state.blocker:
-        return (False, state.blocker.reason, "Waits for your action; see Stalled")
+    if blocker := state.obstacles.get(Part.SERVING, state.held):
+        return (False, blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
         return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
     if left := asked_by_user(state):
@@ -217,8 +217,8 @@ def metrics_available(state: ReconcileState) -> Verdict:
 
 def rollout_healthy(state: ReconcileState) -> Verdict:
     """Decides RolloutHealthy: the current rollout goes well, or the last one did."""
-    if state.blocker is not None and state.candidate is not None:
-        return (False, state.blocker.reason, f"{state.candidate.name} stays as it is: {state.blocker.message}")
+    if state.held is not None and state.candidate is not None:
+        return (False, state.held.reason, f"{state.candidate.name} stays as it is: {state.held.message}")
     left, target, failed = unfinished(state), state.target, state.failed
     if failed is not None:
         finding = failed.trial.told
@@ -231,6 +231,15 @@ def rollout_healthy(state: ReconcileState) -> Verdict:
     if found := pod_failure(state, target.hash):
         return (False, found.reason, found.message)
     return (True, outcome.reason if outcome else Reason.PROGRESSING, left[1])
+
+
+def accessories_ready(state: ReconcileState) -> Verdict:
+    """Decides AccessoriesReady: the objects around the engines could be written as the spec asks."""
+    if blocker := state.obstacles.get(Part.ACCESSORIES):
+        return (False, blocker.reason, blocker.message)
+    if state.spec is None:
+        return (None, Reason.INVALID_SPEC, "They stay as they are until the spec is valid")
+    return (True, Reason.AS_SPECIFIED, "They are as the spec asks")
 
 
 def _budget(target: Revision) -> str:
