@@ -24,8 +24,8 @@ from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.roles import read_stored
-from dflash_controller.planning.state.inputs import Knowledge, PlannerInputs
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
+from dflash_controller.planning.state.inputs import Blocker, Knowledge, PlannerInputs
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
 
 CATALOG = Catalog.load()
 KEY = Key("models", "chat")
@@ -68,6 +68,8 @@ class World:
         self.probe_error: str | None = None
         self.warm_up_s = 0.0
         self.tuning = Knowledge()
+        self.refusals: dict[Part, Blocker] = {}
+        """Writes that the API server has just refused."""
         self.answering = True
         """The probe is answered at once."""
         self.capacity: int | None = None
@@ -97,6 +99,7 @@ class World:
             probe_error=self.probe_error,
             warm_up_s=self.warm_up_s,
             tuning=self.tuning,
+            refusals=self.refusals,
         )
         with patch("dflash_controller.planning.rollout.canary.judge", self._judge):
             snapshot = self.snapshot()

@@ -55,6 +55,9 @@ def _ignored(state: ReconcileState) -> str | None:
         name = annotations.get(key)
         if name and name not in kept:
             said.append(f"{key} names {name}, which is not kept")
+        elif state.stable is not None and name == state.stable.name and operation in operations.asked(state.deployment, state.stable):
+            if operation == "abort":
+                said.append(f"{key} names {name}, which has replaced every other revision. Set the spec back, or pin another revision")
         elif state.candidate is not None and name == state.candidate.name and operation in state.candidate.trial.disregards:
             said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
     return "; ".join(said) or None
