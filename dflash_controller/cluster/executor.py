@@ -90,7 +90,7 @@ class Executor:
                 if error.code == 0:
                     raise
                 log.warning("%s: a write for %s was refused: %s", run.key, part.value, error)
-                run.result = replace(run.result, refused={part: error, **run.result.refused})
+                run.result = replace(run.result, refused={**run.result.refused, part: run.result.refused.get(part, error)})
                 if part is Part.ROLLOUT:
                     return
 

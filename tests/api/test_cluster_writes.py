@@ -24,7 +24,7 @@ from dflash_controller.cluster.kinds import Kind, kind_of
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
 from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
 
@@ -388,17 +388,39 @@ async def test_an_event_is_told_once_even_after_a_restart(operator: Operator, cl
 async def test_a_refused_object_is_invalid_and_an_unanswered_call_unavailable(operator: Operator, cluster: Cluster) -> None:
     broken = service(operator.key.namespace)
     broken["spec"]["ports"][0]["port"] = 0
-    with pytest.raises(Invalid, match="port"):
-        await operator.run(Apply(broken))
+    refused = (await operator.run(Apply(broken))).refused[Part.SERVING]
+    assert isinstance(refused, Invalid)
+    assert "port" in str(refused)
     unknown = service(operator.key.namespace)
     unknown["spec"]["noSuchField"] = 1
-    with pytest.raises(Invalid, match="noSuchField"):
-        await operator.run(Apply(unknown))
+    refused = (await operator.run(Apply(unknown))).refused[Part.SERVING]
+    assert isinstance(refused, Invalid)
+    assert "noSuchField" in str(refused)
     configuration = await load_configuration({"KUBECONFIG": str(cluster.admin_kubeconfig)})
     configuration.host = "https://127.0.0.1:1"
     async with Client(configuration, total_s=2.0) as nobody:
         with pytest.raises(Unavailable):
             await nobody.get(kinds.SERVICE, "a", "b")
+
+
+async def test_a_refused_write_stops_the_rollout_only(operator: Operator) -> None:
+    namespace = operator.key.namespace
+    broken = service(namespace)
+    broken["spec"]["ports"][0]["port"] = 0
+    snapshot = await operator.reader.refresh(operator.key)
+    plan = Plan(
+        serving=(Apply(broken), Apply(workload(namespace))),
+        rollout=(Apply(broken), Create(revision(namespace))),
+        accessories=(Apply(broken), Apply(service(namespace))),
+        status={"observedGeneration": 1},
+    )
+    result = await operator.executor.execute(plan, snapshot)
+    assert list(result.refused) == [Part.SERVING, Part.ROLLOUT, Part.ACCESSORIES]
+    assert (result.writes, result.status_written) == (2, False)
+    assert await operator.read(kinds.DEPLOYMENT, workload(namespace)["metadata"]["name"])
+    assert await operator.read(kinds.SERVICE)
+    with pytest.raises(NotFound):
+        await operator.read(kinds.CONTROLLER_REVISION, revision(namespace)["metadata"]["name"])
 
 
 async def test_a_fight_over_a_field_is_reported_and_slows_down(operator: Operator) -> None:
