@@ -35,7 +35,9 @@ def project(pod: Mapping[str, Any]) -> Pod:
         restarts=sum(container.get("restartCount", 0) for container in containers),
         waiting_reason=worst.waiting_reason,
         message=worst.message or status.get("message"),
-        unschedulable=(_gates(pod) if gated else scheduled.get("message") or "Unschedulable") if scheduled.get("status") == "False" else None,
+        unschedulable=(_gates(pod) if gated else scheduled.get("message") or "Unschedulable")
+        if scheduled.get("status") == "False"
+        else None,
         unschedulable_since=_since(scheduled, "False"),
         created_at=datetime.fromisoformat(created) if (created := metadata.get("creationTimestamp")) else None,
         scheduled_since=_since(scheduled, "True"),
@@ -75,13 +77,13 @@ def _worst(containers: Sequence[Mapping[str, Any]]) -> _Worst:
     waiting = [(container, state) for container in containers if (state := (container.get("state") or {}).get("waiting"))]
     for container, state in waiting:
         if state.get("reason") not in (*_HARMLESS, _AFTER_AN_EXIT):
-            ended = _ended(container) or {}
+            before = _ended(container) or {}
             words = _words(container, state.get("message"))
-            return _Worst(container["name"], state["reason"], words, ended.get("exitCode"), ended.get("reason"))
-    ends = [(ended.get("finishedAt") or "", -position) for position, container in enumerate(containers) if (ended := _ended(container))]
+            return _Worst(container["name"], state["reason"], words, before.get("exitCode"), before.get("reason"))
+    ends = [(container, ended) for container in containers if (ended := _ended(container))]
     if ends:
-        container = containers[-max(ends)[1]]
-        ended, state = _ended(container) or {}, (container.get("state") or {}).get("waiting") or {}
+        container, ended = max(ends, key=lambda item: item[1].get("finishedAt") or "")
+        state = (container.get("state") or {}).get("waiting") or {}
         code, reason = ended["exitCode"], ended.get("reason")
         text = ended.get("message") or f"{reason or 'Error'}, exit code {code}"
         return _Worst(container["name"], state.get("reason"), _words(container, text), code, reason)
@@ -131,4 +133,5 @@ def _mounts(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _gates(pod: Mapping[str, Any]) -> str:
-    return ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()) or "one without a name"
+    names_ = sorted(str(gate["name"]) for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
+    return f"scheduling gates {', '.join(names_)}"

@@ -313,7 +313,7 @@ class World:
             container="engine" if pod["broken"] else None,
             exit_code=2 if pod["broken"] else None,
         )
-        return found if pod["ready"] else replace(found, **self.troubles.get(pod["revision"], {}))
+        return found if pod["ready"] else replace(found, **{**self.troubles.get(pod["revision"], {}), **pod.get("facts", {})})
 
 
 def _conditions(workload: dict[str, Any]) -> list[dict[str, Any]]:

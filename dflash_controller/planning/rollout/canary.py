@@ -161,7 +161,7 @@ def _left_with_one(case: CanaryCase, *, on_trial: bool) -> bool:
 
 
 def _interrupted_at_one(case: CanaryCase) -> CandidateOutcome:
-    """Decides that stable keeps the one replica. To replace it by a candidate that has proved nothing would be an outage nobody asked for."""
+    """Decides that stable keeps the one replica. Nobody asked for the outage that another one in its place would be."""
     message = (
         f"spec.replicas is 1 in the middle of the trial of {case.candidate.name}, and {case.stable.name} keeps the one replica. "
         f"The trial goes on when spec.replicas is 2 or more, or spec.rollout.maxSurge 1 or more. {operations.remedy(case.candidate)}"

@@ -94,7 +94,7 @@ OUT_OF_MEMORY = Case(
     _LOG,
 )
 KILLED = Case(
-    "as above, after exit code 137 or 143 without `OOMKilled`: a startup or liveness probe failed for too long, or the node ran out of memory",
+    "as above, after exit code 137 or 143 without `OOMKilled`: a probe failed for too long, or the node ran out of memory",
     Kind.CANNOT_START,
     Reason.ENGINE_FAILING,
     "container {container} was killed: a probe failed for too long, or the node ran out of memory",

@@ -67,7 +67,7 @@ def refusal(state: ReconcileState, revision: str | None = None) -> Trouble | Non
             case = next(case for pattern, case in cases.REFUSALS if pattern.search(text))
             changed = condition.get("lastTransitionTime")
             since = datetime.fromisoformat(changed) if changed else state.context.now
-            return _trouble(case, steady_text.refusal_words(text), since=since, **_workload(workload))
+            return _trouble(case, steady_text.refusal_words(text), workload, since)
     return None
 
 
@@ -176,23 +176,27 @@ def _missing(state: ReconcileState, revision: str | None) -> Trouble | None:
         leaves = any(pod.revision == hash_ and pod.terminating for pod in state.snapshot.pods)
         late = oldest is not None and state.context.now - oldest >= timedelta(seconds=WORKERS_S)
         if not leaves and (not leaders or (late and len(pods) < size * len(leaders))):
-            return _trouble(cases.NO_PODS, "the StatefulSet's events name the cause", since=oldest, **_workload(workload))
+            return _trouble(cases.NO_PODS, "the StatefulSet's events name the cause", workload, oldest)
     return None
 
 
-def _trouble(case: Case, text: str, pod: Pod | None = None, since: datetime | None = None, *, terminal: bool = False, **facts: str) -> Trouble:
-    if pod is not None:
-        mounts = ", ".join(pod.mounts or ()) or "nothing"
-        facts = {"pod": pod.name, "container": pod.container or names.ROLE_ENGINE, "node": pod.node or "", "mounts": mounts, "revision": pod.revision}
+def _trouble(case: Case, text: str, about: Pod | Object, since: datetime | None = None, *, terminal: bool = False) -> Trouble:
+    """Returns the trouble of a pod, or of a workload that cannot create pods."""
+    facts = _pod_facts(about) if isinstance(about, Pod) else {"workload": about["metadata"]["name"], "revision": revision_of(about)}
     says, look = case.says.format(**facts), case.look.format(**facts)
-    if pod is not None and "{pod}" not in case.says:
-        says = f"Pod {pod.name}: {says}"
-    terminal = terminal or (case is cases.FORBIDDEN)
-    return Trouble(case.kind, case.reason, f"{says} (see {look}): {text}", since, terminal=terminal and case.kind is Kind.CANNOT_START)
+    if isinstance(about, Pod) and "{pod}" not in case.says:
+        says = f"Pod {about.name}: {says}"
+    lasts = case.kind is Kind.CANNOT_START and (terminal or case is cases.FORBIDDEN)
+    return Trouble(case.kind, case.reason, f"{says} (see {look}): {text}", since, terminal=lasts)
 
 
-def _workload(workload: Object) -> dict[str, str]:
-    return {"workload": workload["metadata"]["name"], "revision": revision_of(workload)}
+def _pod_facts(pod: Pod) -> dict[str, str]:
+    return {
+        "pod": pod.name,
+        "container": pod.container or names.ROLE_ENGINE,
+        "node": pod.node or "",
+        "mounts": ", ".join(pod.mounts or ()) or "nothing",
+    }
 
 
 def _condition(workload: Object, type: str, status: str, reason: str | None = None) -> Object | None:

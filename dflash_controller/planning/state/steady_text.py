@@ -1,4 +1,7 @@
-"""Takes out of a message of Kubernetes or of an engine what changes while the cause stays, because every change is a write of the status."""
+"""Takes out of a message of Kubernetes or of an engine what changes while the cause stays.
+
+Every change of a message is a write of the status.
+"""
 
 from __future__ import annotations
 
