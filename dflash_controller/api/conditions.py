@@ -46,6 +46,7 @@ class Reason(StrEnum):
     ENOUGH_REPLICAS = "EnoughReplicas"
     TOO_FEW_REPLICAS = "TooFewReplicas"
     SCALED_TO_ZERO = "ScaledToZero"
+    SCALED_TO_ONE = "ScaledToOne"
     AS_SPECIFIED = "AsSpecified"
     NEW_GENERATION = "NewGeneration"
     STARTING = "Starting"
@@ -66,6 +67,11 @@ class Reason(StrEnum):
     INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     UNSCHEDULABLE = "Unschedulable"
     PODS_REFUSED = "PodsRefused"
+    SCHEDULING_GATED = "SchedulingGated"
+    EVICTED = "Evicted"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONFIG_MISSING = "ConfigMissing"
+    CONTAINER_NOT_CREATED = "ContainerNotCreated"
     ENGINE_FAILING = "EngineFailing"
     ROLLED_BACK = "RolledBack"
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
@@ -149,6 +155,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Fewer engine pods are serving than replicas - maxUnavailable.", "Look at the pods that are not Ready: their events and logs."
     ),
     Reason.SCALED_TO_ZERO: ReasonDoc("spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve."),
+    Reason.SCALED_TO_ONE: ReasonDoc(
+        "spec.replicas became 1 in the middle of a trial, and the stable revision keeps the one replica.",
+        "Raise spec.replicas or set spec.rollout.maxSurge to 1, and the trial goes on; or promote or abort the candidate by annotation.",
+    ),
     Reason.AS_SPECIFIED: ReasonDoc("All desired replicas serve what the spec asks for."),
     Reason.NEW_GENERATION: ReasonDoc("The spec was changed, and the operator has not acted on it yet."),
     Reason.STARTING: ReasonDoc("Engine pods are loading their models; status.startupBudgetSeconds says how long that may take."),
@@ -182,16 +192,39 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Upgrade the operator, or delete the ControllerRevision the message names if nothing runs it.",
     ),
     Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
-        "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."
+        "No node has the accelerators that an engine pod needs. The pod stays pending and starts when there is room.",
+        "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0.",
     ),
     Reason.UNSCHEDULABLE: ReasonDoc(
-        "No node accepts an engine pod, for another reason than accelerators.", "The message is the scheduler's: fix what it names."
+        "No node accepts an engine pod, for another reason than accelerators. The pod stays pending and starts when a node accepts it.",
+        "The message is the scheduler's: fix what it names.",
+    ),
+    Reason.SCHEDULING_GATED: ReasonDoc(
+        "A queue, for instance Kueue, has not admitted an engine pod yet. The pod stays pending.",
+        "Look at the queue that owns the gate the message names.",
     ),
     Reason.PODS_REFUSED: ReasonDoc(
-        "The API server refuses the engine pods (a quota, a missing priority class, a policy).", "Fix what the message names."
+        "The API server refuses the engine pods (a quota, a policy, a webhook, a missing priority class).",
+        "Fix what the message names; the controller tries again by itself.",
+    ),
+    Reason.EVICTED: ReasonDoc(
+        "A node gave an engine pod up or refused it (memory or disk pressure, a shutdown, a device that is gone).",
+        "Look at the node that the message names.",
+    ),
+    Reason.IMAGE_UNAVAILABLE: ReasonDoc(
+        "A container's image cannot be pulled: its name, its registry, or the pull secret.",
+        "Look at the pod's events, and fix spec.engine.image or the pull secret.",
+    ),
+    Reason.CONFIG_MISSING: ReasonDoc(
+        "An engine pod needs a Secret, a ConfigMap, a key or a volume claim that does not exist.",
+        "Create what the message names, or change the field that names it.",
+    ),
+    Reason.CONTAINER_NOT_CREATED: ReasonDoc(
+        "A container was never created or started, so there is no log.", "Look at the pod's events, as the message says."
     ),
     Reason.ENGINE_FAILING: ReasonDoc(
-        "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
+        "An engine exits, is killed, or does not serve within its start-up budget.",
+        "Read the container's log, as the message says; it quotes the last words.",
     ),
     Reason.ROLLED_BACK: ReasonDoc(
         "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."

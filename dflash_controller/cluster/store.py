@@ -245,7 +245,9 @@ def _matters(known: Entry, entry: Entry) -> bool:
     if isinstance(old, Pod) or isinstance(new, Pod):
         # The node matters once the pod is Ready, failed or terminating, and each of these is a change by itself; being scheduled is not.
         return not (
-            isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version, node=new.node) == new
+            isinstance(old, Pod)
+            and isinstance(new, Pod)
+            and replace(old, resource_version=new.resource_version, node=new.node, scheduled_since=new.scheduled_since) == new
         )
     ignored = ("metadata", "status") if entry.identity[0] is kinds.DFLASH_DEPLOYMENT else ("metadata",)
     if any(old.get(field) != new.get(field) for field in {*old, *new} if field not in ignored):

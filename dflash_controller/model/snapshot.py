@@ -41,14 +41,28 @@ class Pod:
     terminating: bool
     restarts: int
     waiting_reason: str | None
-    """Reason of the first waiting container, for instance CrashLoopBackOff."""
+    """Reason of the container that keeps the pod waiting, for instance CrashLoopBackOff."""
     message: str | None
-    """The newest container message that explains a failure."""
+    """The newest container message that explains a failure, after the container's name."""
     unschedulable: str | None
-    """The scheduler's message while PodScheduled is False."""
+    """While PodScheduled is False: the scheduler's message, or the names of the scheduling gates."""
     unschedulable_since: datetime | None
     """When the scheduler first found no node for it; None if it is scheduled or not yet processed."""
     created_at: datetime | None = None
+    scheduled_since: datetime | None = None
+    """When it got its node."""
+    gated: bool = False
+    """Whether scheduling gates keep the scheduler from looking for a node."""
+    reason: str | None = None
+    """The reason of its phase, for instance Evicted."""
+    container: str | None = None
+    """The container that ``waiting_reason``, ``message`` and the exit are about."""
+    exit_code: int | None = None
+    """How that container ended last; None if it never failed."""
+    exit_reason: str | None = None
+    """For instance OOMKilled."""
+    mounts: tuple[str, ...] | None = None
+    """What it mounts (``Secret/hf-token``), while the kubelet has not set up its volumes and network; None otherwise."""
 
     @property
     def serving(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -79,6 +80,10 @@ class World:
         """Revisions whose Deployments exceed their progress deadline."""
         self.restarts = 3
         """Of a broken pod."""
+        self.refused: dict[str, str] = {}
+        """What the API server answers to those who create pods, by revision; the time of it is when it was first said."""
+        self.troubles: dict[str, dict[str, Any]] = {}
+        """Fields of pods that are not Ready, by revision: what keeps them from it."""
 
     # What a user does.
 
@@ -161,7 +166,8 @@ class World:
         self.pods = {name: pod for name, pod in self.pods.items() if not pod["terminating"] or self._lasts(pod)}
         self._place()
         for pod in self.pods.values():
-            pod["ready"] = pod["ready"] or (start and not pod["broken"] and not pod["terminating"] and pod["node"] is not None)
+            held = pod["broken"] or pod["revision"] in self.troubles
+            pod["ready"] = pod["ready"] or (start and not held and not pod["terminating"] and pod["node"] is not None)
         seen = [self._obey(workload) for (kind, _), workload in self.children.items() if kind == "Deployment"]
         self._place()
         return any(seen) or self.pods != before
@@ -190,11 +196,18 @@ class World:
         status: dict[str, Any] = {"observedGeneration": workload["metadata"]["generation"]}
         if revision_of(workload) in self.overdue:
             status["conditions"] = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
+        refused = self.refused.get(revision_of(workload))
+        if refused is not None:
+            since = next(
+                (item["lastTransitionTime"] for item in _conditions(workload) if item["type"] == "ReplicaFailure"), self.now.isoformat()
+            )
+            said = {"reason": "FailedCreate", "message": refused, "lastTransitionTime": since}
+            status["conditions"] = [*status.get("conditions", ()), {"type": "ReplicaFailure", "status": "True", **said}]
         told, workload["status"] = workload.get("status") != status, status
         labels = workload["spec"]["template"]["metadata"]["labels"]
         revision = labels[names.LABEL_REVISION]
         mine = [pod for pod in self.pods.values() if pod["revision"] == revision and not pod["terminating"]]
-        for _ in range(workload["spec"]["replicas"] - len(mine)):
+        for _ in range(0 if refused is not None else workload["spec"]["replicas"] - len(mine)):
             name = f"{workload['metadata']['name']}-{next(self.versions)}"
             self.pods[name] = {
                 "revision": revision,
@@ -281,9 +294,9 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
-        return Pod(
+        found = Pod(
             name=name,
-            uid=name,
+            uid=pod.get("uid", name),
             resource_version="1",
             revision=pod["revision"],
             role=pod["labels"][names.LABEL_ROLE],
@@ -299,7 +312,15 @@ class World:
             unschedulable=None if pod["node"] else "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
             unschedulable_since=None if pod["node"] else pod["made"],
             created_at=pod["made"],
+            scheduled_since=pod["made"] if pod["node"] else None,
+            container="engine" if pod["broken"] else None,
+            exit_code=2 if pod["broken"] else None,
         )
+        return found if pod["ready"] else replace(found, **{**self.troubles.get(pod["revision"], {}), **pod.get("facts", {})})
+
+
+def _conditions(workload: dict[str, Any]) -> list[dict[str, Any]]:
+    return list((workload.get("status") or {}).get("conditions") or ())
 
 
 def _copy(value: Any) -> Any:

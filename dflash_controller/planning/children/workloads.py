@@ -25,14 +25,22 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 def serving_steps(state: ReconcileState) -> list[Apply]:
     """Returns the applies that keep serving: the ServiceAccount, then every workload except that of a candidate on trial."""
-    tried = state.candidate.name if state.candidate is not None and state.stable is not None else None
+    tried = _tried(state)
     return [*account(state), *(step for step in _workload_steps(state) if step.manifest["metadata"]["name"] != tried)]
 
 
 def candidate_steps(state: ReconcileState) -> list[Apply]:
     """Returns the apply of the candidate's workload."""
-    tried = state.candidate.name if state.candidate is not None and state.stable is not None else None
+    tried = _tried(state)
     return [step for step in _workload_steps(state) if step.manifest["metadata"]["name"] == tried]
+
+
+def _tried(state: ReconcileState) -> str | None:
+    """Returns the name of a candidate whose workload belongs to the rollout. The very first one, once stored, is what serves."""
+    candidate = state.candidate
+    if candidate is None or (state.stable is None and "uid" in candidate.source["metadata"]):
+        return None
+    return candidate.name
 
 
 def _workload_steps(state: ReconcileState) -> list[Apply]:

@@ -26,8 +26,19 @@ from dflash_controller.planning.rollout.preparation import prepare
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
+from dflash_controller.planning.rollout.trial_clocks import (
+    begun,
+    cannot_start_left_s,
+    exits,
+    loading_left_s,
+    pods_of,
+    served,
+    stable_down_left_s,
+    ticked,
+)
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
-from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
+from dflash_controller.planning.state.pod_trouble_cases import Kind
+from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 
@@ -119,10 +130,12 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
     if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
         # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
-        trial = replace(trial, served_at=None, interrupted=True)
+        trial = replace(begun(trial), interrupted=True, interrupted_at_one=trial.interrupted_at_one)
         return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
     if state.budget.replicas == 0 and not policy.paused:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
+    if _left_with_one(case, on_trial=on_trial):
+        return _interrupted_at_one(case)
     if trial.finding is not None:
         return case.fail_or_hold(trial.finding.reason, trial.finding.message)
     if reverts_failure(candidate) and state.pool(candidate.hash).serving:
@@ -146,6 +159,27 @@ def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
     return CandidateOutcome(Phase.ROLLING_BACK, finding.reason, finding.message, trial, end=RevisionState.FAILED)
 
 
+def _left_with_one(case: CanaryCase, *, on_trial: bool) -> bool:
+    """Returns whether one replica is left for a trial in which candidate and stable served side by side.
+
+    A candidate that takes the place of a replica, because its surge found no room, has been allowed to by maxUnavailable.
+    """
+    if case.state.budget.replicas != 1 or case.concurrent:
+        return False
+    side_by_side = on_trial and all(case.state.pool(record.hash).wanted > 0 for record in (case.stable, case.candidate))
+    return case.trial.interrupted_at_one or (side_by_side and (not case.trial.without_surge or case.trial.served_at is not None))
+
+
+def _interrupted_at_one(case: CanaryCase) -> CandidateOutcome:
+    """Decides that stable keeps the one replica. Nobody asked for the outage that another one in its place would be."""
+    message = (
+        f"spec.replicas is 1 in the middle of the trial of {case.candidate.name}, and {case.stable.name} keeps the one replica. "
+        f"The trial goes on when spec.replicas is 2 or more, or spec.rollout.maxSurge 1 or more. {operations.remedy(case.candidate)}"
+    )
+    trial = replace(begun(case.trial), interrupted=True, interrupted_at_one=True)
+    return case.rule(Phase.PREPARING, Reason.SCALED_TO_ONE, message, trial=trial, tried=False)
+
+
 def _by_hand(case: CanaryCase) -> CandidateOutcome:
     """Decides after a human has chosen the candidate. It waits for one serving replica, so stable is not replaced by a broken revision."""
     word, reason = ("pin", Reason.PINNED) if case.state.pin else ("promote", Reason.PROMOTED_BY_HAND)
@@ -158,8 +192,6 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
 
 def _before(case: CanaryCase) -> CandidateOutcome:
     """Decides on a candidate that has no replica yet."""
-    if case.trial.without_surge and case.state.budget.max_unavailable == 0:
-        return _no_room(case)
     if window := case.policy.window:
         found = opening(window, case.now)
         if not found.open:
@@ -183,41 +215,45 @@ def _before(case: CanaryCase) -> CandidateOutcome:
             jobs=waiting.jobs,
             requeue_after_s=REQUEUE_AFTER_S,
         )
-    trial = replace(case.trial, alone=_serves_nobody(case), interrupted=False)
-    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=trial)
+    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=begun(case.trial))
 
 
 def _on_trial(case: CanaryCase) -> CandidateOutcome:
-    state, candidate, trial = case.state, case.candidate, case.trial
+    state, candidate = case.state, case.candidate
     pool = state.pool(candidate.hash)
-    if trial.served_at is None:
+    found = None if pool.serving else pod_failure(state, candidate.hash)
+    case = replace(case, trial=ticked(state, candidate, case.trial, found))
+    if case.trial.served_at is None:
         if not pool.serving:
-            return _starting(case)
-        trial = replace(trial, served_at=case.now.replace(microsecond=0), restarts=_restarts(case))
-        case = replace(case, trial=trial)
+            return _starting(case, found)
+        case = replace(case, trial=served(state, candidate, case.trial))
     asked = case.question
+    if asked is None and not pool.serving:
+        # Nothing is compared, so that it served once means nothing: it has to start anew.
+        return _starting(replace(case, trial=replace(case.trial, served_at=None)), found)
     if asked is None:
         parts = changed(case.stable, candidate)
         why = "every gate is switched off" if parts else "nothing that could change how it performs has changed"
-        return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}") if pool.serving else _starting(case)
-    if pool.serving and (trial.alone or _serves_nobody(case)):
-        return case.promoted(
-            Reason.STABLE_NOT_SERVING, f"it serves and {case.stable.name} does not, so there is nothing to compare it with"
-        )
-    return _judged(case, asked)
+        return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}")
+    down_left_s = stable_down_left_s(state, case.stable, case.trial)
+    if pool.serving and case.concurrent and down_left_s is not None and down_left_s <= 0:
+        message = f"it serves, and {case.stable.name} has not served for so long that there is nothing to compare it with"
+        return case.promoted(Reason.STABLE_NOT_SERVING, message)
+    return _judged(case, asked, found, down_left_s)
 
 
-def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
+def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, down_left_s: float | None) -> CandidateOutcome:
+    """Decides on a candidate that has served. ``found`` keeps it from serving now; stable counts as down in ``down_left_s`` seconds."""
     context, candidate, trial = case.state.context, case.candidate, case.trial
+    ends = exits(trial, pods_of(case.state, candidate))
     evidence = Evidence(
         candidate=context.traces.get(candidate.hash, ()),
         stable=context.traces.get(case.stable.hash, ()),
         probe=paired_runs(case.policy, case.stable, candidate, concurrent=case.concurrent),
-        candidate_restarts=max(0, _restarts(case) - trial.restarts),
+        candidate_restarts=ends,
         failure=context.metrics_failure,
     )
     serving = case.state.pool(candidate.hash).serving > 0
-    found = None if serving else pod_failure(case.state, candidate.hash)
     judgement = judge(asked, evidence, case.now.timestamp())
     more: dict[str, Any] = {"verdicts": judgement.verdicts}
     pending = asked.text_gates and probe_pending(case.policy, case.stable, candidate, concurrent=case.concurrent)
@@ -227,14 +263,14 @@ def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
         return case.promoted(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.FAIL:
         return case.fail_or_hold(judgement.reason, judgement.message, **more)
-    if found is not None and found.terminal and found.reason is Reason.ENGINE_FAILING:
+    if ends >= TERMINAL_RESTARTS and found is not None and found.kind is not Kind.NO_ROOM:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
     left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
-    intervals = [gate.interval_s for gate in asked.gates.values()]
+    waits = [REQUEUE_AFTER_S, *(gate.interval_s for gate in asked.gates.values()), *([] if down_left_s is None else [down_left_s])]
     more |= {
         "probe": probe_needed(case.state, case.policy, case.stable, candidate, concurrent=case.concurrent),
-        "requeue_after_s": max(1.0, min([REQUEUE_AFTER_S, *intervals])),
+        "requeue_after_s": max(1.0, min(waits)),
     }
     if left_s <= 0:
         return _overdue(case, judgement, more, serving=serving)
@@ -265,48 +301,38 @@ def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, se
             return case.rule(Phase.HELD, Reason.ANALYSIS_DEADLINE_EXCEEDED, message, stalls=True, **more)
 
 
-def _starting(case: CanaryCase) -> CandidateOutcome:
-    """Decides on a candidate whose first replica does not serve yet."""
-    state, candidate = case.state, case.candidate
-    found = pod_failure(state, candidate.hash)
-    waited_s = unschedulable_s(state, candidate.hash)
-    if state.budget.max_surge and waited_s >= SURGE_TIMEOUT_S:
-        without = replace(case, trial=replace(case.trial, without_surge=True))
-        if state.budget.max_unavailable == 0:
-            return _no_room(without)
-        return without.rule(
-            Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it replaces a replica instead of being added"
-        )
-    if found and found.terminal and found.reason is Reason.ENGINE_FAILING:
-        return case.fail_or_hold(found.reason, f"{candidate.name} does not start. {found.message}")
-    if deadline_exceeded(state, candidate.hash):
-        why = f". {found.message}" if found else ""
-        return case.fail_or_hold(
-            found.reason if found else Reason.ENGINE_FAILING, f"{candidate.name} did not serve within its start-up budget{why}"
-        )
-    message = f"Waiting for one replica of {candidate.name} to serve"
-    failure_threshold = SURGE_TIMEOUT_S - waited_s if state.budget.max_surge else REQUEUE_AFTER_S
-    return case.rule(
-        Phase.CANARY,
-        found.reason if found else Reason.STARTING,
-        f"{message}. {found.message}" if found else message,
-        requeue_after_s=max(1.0, failure_threshold),
-    )
+def _starting(case: CanaryCase, found: Trouble | None) -> CandidateOutcome:
+    """Decides on a candidate that does not serve yet, by its own clocks."""
+    state, candidate, trial = case.state, case.candidate, case.trial
+    if found is not None and found.kind is Kind.NO_ROOM:
+        return _without_room(case, found)
+    why = f". {found.message}" if found else ""
+    reason = found.reason if found else Reason.ENGINE_FAILING
+    if exits(trial, pods_of(state, candidate)) >= TERMINAL_RESTARTS:
+        return case.fail_or_hold(reason, f"{candidate.name} does not start: its engine exited {TERMINAL_RESTARTS} times{why}")
+    blocked_left_s, loading_left = cannot_start_left_s(state, trial), loading_left_s(state, candidate, trial)
+    if blocked_left_s is not None and blocked_left_s <= 0:
+        return case.fail_or_hold(reason, f"{candidate.name} cannot start{why}")
+    if loading_left is not None and loading_left <= 0:
+        return case.fail_or_hold(reason, f"{candidate.name} did not serve within its start-up budget{why}")
+    waits = [left for left in (REQUEUE_AFTER_S, blocked_left_s, loading_left) if left is not None]
+    message = f"Waiting for one replica of {candidate.name} to serve{why}"
+    return case.rule(Phase.CANARY, found.reason if found else Reason.STARTING, message, requeue_after_s=max(1.0, min(waits)))
 
 
-def _no_room(case: CanaryCase) -> CandidateOutcome:
-    message = (
-        f"No node takes a replica of {case.candidate.name} above spec.replicas, and spec.rollout.maxUnavailable 0 allows no other way. "
-        f"Free accelerators and change spec.restartId, or set spec.rollout.maxUnavailable to 1"
-    )
-    return case.rule(Phase.HELD, Reason.INSUFFICIENT_ACCELERATORS, message, tried=False, stalls=True)
-
-
-def _restarts(case: CanaryCase) -> int:
-    return sum(pod.restarts for pod in case.state.pods(case.candidate.hash))
-
-
-def _serves_nobody(case: CanaryCase) -> bool:
-    """Returns whether stable is broken and not only loading: it should have pods, it has some, and every one of them fails."""
-    pods = case.state.pods(case.stable.hash)
-    return case.state.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)
+def _without_room(case: CanaryCase, found: Trouble) -> CandidateOutcome:
+    """Decides on a candidate whose pod has no room. It stays pending, so that an autoscaler or a queue sees it, and fails nothing."""
+    state, budget, name = case.state, case.state.budget, case.candidate.name
+    if budget.max_surge and budget.max_unavailable:
+        left_s = SURGE_TIMEOUT_S - unschedulable_s(state, case.candidate.hash)
+        if left_s <= 0:
+            message = f"{name} finds no room above spec.replicas: it replaces a replica instead of being added"
+            return case.rule(Phase.CANARY, found.reason, message, trial=replace(case.trial, without_surge=True))
+        message = f"Waiting for one replica of {name} to serve. {found.message}"
+        return case.rule(Phase.CANARY, found.reason, message, requeue_after_s=max(1.0, min(left_s, REQUEUE_AFTER_S)))
+    if found.since is None or any(pool.terminating for pool in state.pools):
+        # Room is about to come: pods are just being created, or an old one still holds its accelerators.
+        message = f"Waiting for one replica of {name} to serve. {found.message}"
+        return case.rule(Phase.CANARY, found.reason, message, requeue_after_s=REQUEUE_AFTER_S)
+    message = f"{name} waits for room and starts by itself when there is some; everything else keeps serving. {found.message}"
+    return case.rule(Phase.HELD, found.reason, message, requeue_after_s=REQUEUE_AFTER_S)

@@ -11,7 +11,7 @@ from dflash_controller.api.conditions import ConditionStatus, ConditionType, Rea
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.state.plan import Part
-from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
+from dflash_controller.planning.state.pod_troubles import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.tuning import ready as tuning_ready
 from dflash_controller.planning.status.tuning import tuning_status
@@ -125,7 +125,7 @@ def outage_ahead(state: ReconcileState) -> bool:
     return state.pool(stable.hash).serving > 0 and not state.pool(candidate.hash).serving and not waits
 
 
-_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE})
+_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE, Reason.SCALED_TO_ONE})
 """Reasons to wait before any replica is stopped."""
 
 

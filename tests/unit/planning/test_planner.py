@@ -175,6 +175,8 @@ def test_a_stable_revision_that_is_wholly_broken_can_be_left() -> None:
         pod.update(broken=True, ready=False)
     world.edit(set_drafter(COMMIT))
     world.settle()
+    world.advance(181)
+    world.settle()
     assert world.serving() == 3
 
 

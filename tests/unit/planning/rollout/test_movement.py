@@ -147,6 +147,24 @@ def test_a_trial_in_the_middle_that_fails_lets_the_replacement_go_on() -> None:
     assert (replicas(world), phase(world)) == ({new: 8}, "RolledBack")
 
 
+def test_scaling_down_to_one_in_mid_trial_keeps_the_stable_replica() -> None:
+    world = settled(replicas=2)
+    world.judgement = UNDECIDED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    stable = str(world.deployment["status"]["stableRevision"])
+    world.edit(lambda spec: spec.update(replicas=1))
+    for _ in range(20):
+        world.reconcile()
+        world.controllers()
+        assert world.serving() >= 1
+    assert {name: count for name, count in replicas(world).items() if count} == {stable: 1}
+    assert world.deployment["status"]["candidateRevision"] != stable
+    world.edit(lambda spec: spec.update(replicas=3))
+    world.settle()
+    assert replicas(world)[candidate(world)] == 1
+
+
 @pytest.mark.parametrize(
     ("surge", "expected"), [(0, {"new": 1, "stable": 2, "old": 5}), (1, {"new": 1, "stable": 2, "old": 6})], ids=["no surge", "surge"]
 )
