@@ -21,7 +21,7 @@ from dflash_controller.planning.children.shared import other_children, shared_ch
 from dflash_controller.planning.children.workloads import clean_up, workload_steps
 from dflash_controller.planning.replicas.count import pools
 from dflash_controller.planning.replicas.next_replicas import Budget, frozen_goals, next_replicas, rollout_goals
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
@@ -29,6 +29,7 @@ from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
+    PINNED,
     SPEC_CHANGED,
     Asker,
     carry_out,
@@ -37,6 +38,7 @@ from dflash_controller.planning.rollout.transitions import (
     lost_revisions,
     new_revision,
     note_lack_of_room,
+    remember_block,
     take_roles,
 )
 from dflash_controller.planning.state import blockers
@@ -98,7 +100,7 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     if tuners_reason is not None:
         asker = Asker(Origin.TUNER, tuners_reason)
     else:
-        asker = Asker(Origin.USER, "Pinned" if pin is not None else SPEC_CHANGED)
+        asker = Asker(Origin.USER, PINNED if pin is not None else SPEC_CHANGED)
     return _carry_on(state, spec, policy, wanted, asker, finished)
 
 
@@ -135,7 +137,7 @@ def _suspended(state: ReconcileState, wanted: Revision | PendingRevision) -> Pla
     if isinstance(wanted, PendingRevision):
         state = replace(state, departs=True)
     elif wanted != state.stable:
-        failed = wanted.state is RevisionState.FAILED and not state.pin
+        failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
     state = replace(state, wanted={pool.revision: pool.wanted for pool in state.pools})
     message = "Nothing is written until spec.suspend is false; pods keep serving"
@@ -163,6 +165,7 @@ def _carry_on(
         target = wanted
     state, moves = take_roles(state, target, asker, fresh=bool(made))
     begins, before = bool(made or moves), state.stable
+    state, remembered = remember_block(state, spec, asker)
     state, decided = _decide_candidate(state, spec, policy, begins=begins)
     if state.stable is not None and state.stable != before:
         state = replace(state, health=judged(state, spec, state.stable))
@@ -188,6 +191,7 @@ def _carry_on(
         *finished,
         *made,
         *moves,
+        *remembered,
         *decided,
         *learned,
         *_tuning_reported(state, shown),

@@ -12,7 +12,7 @@ from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.planning.revisions.desired import PendingRevision
+from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.rollout.maintenance_window import opening
@@ -48,18 +48,18 @@ def tuned(
     state = replace(state, decision=decision)
     fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
     if fallback is not None:
-        return state, fallback.record or _draft(state, stable, fallback.speculation), Reason.DRAFTER_COLLAPSED
+        return state, fallback.record or _draft(state, spec, stable, fallback.speculation), Reason.DRAFTER_COLLAPSED
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
         return state, wanted, None
-    return state, _draft(state, stable, decision.change_to), Reason.TUNED
+    return state, _draft(state, spec, stable, decision.change_to), Reason.TUNED
 
 
-def _draft(state: ReconcileState, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
+def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
     """Returns the stored revision that differs from stable in speculation only, or a draft of it."""
     for record in state.records:
         if record.speculation == speculation and record.same_intent(stable.inputs):
             return record
-    return PendingRevision(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
+    return PendingRevision(stable.inputs, block_acted_upon(spec, stable), speculation, stable.resolved)
 
 
 def _own_candidate(state: ReconcileState) -> Revision | None:

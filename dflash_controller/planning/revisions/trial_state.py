@@ -36,6 +36,8 @@ class Trial:
     finding: TrialFailure | None = None
     disregards: tuple[str, ...] = ()
     """Operations (promote, abort) whose annotation was already set when the trial began. They were meant for an earlier trial."""
+    asked_block: int | None = None
+    """The ``spec.blockSize`` last acted upon; 0 if the spec had none. None if it is not recorded: an older operator made the revision."""
 
     @property
     def told(self) -> TrialFailure:
@@ -53,14 +55,17 @@ class Trial:
             "finding": {"reason": self.finding.reason.value, "message": shorten(self.finding.message)} if self.finding else None,
             "disregards": list(self.disregards),
         }
-        return json.dumps({key: value for key, value in data.items() if value}, separators=(",", ":"), sort_keys=True)
+        written = {key: value for key, value in data.items() if value}
+        if self.asked_block is not None:
+            written["askedBlock"] = self.asked_block
+        return json.dumps(written, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | None) -> Trial:
         """Returns the stored trial. Damaged text gives a new trial: it takes longer, but nothing is lost."""
         try:
             data: Mapping[str, Any] = json.loads(text or "{}")
-            served, finding = data.get("servedAt"), data.get("finding")
+            served, finding, block = data.get("servedAt"), data.get("finding"), data.get("askedBlock")
             return cls(
                 served_at=datetime.strptime(served, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) if served else None,
                 restarts=int(data.get("restarts", 0)),
@@ -69,6 +74,7 @@ class Trial:
                 without_surge=bool(data.get("withoutSurge")),
                 finding=TrialFailure(Reason(finding["reason"]), str(finding["message"])) if finding else None,
                 disregards=tuple(str(name) for name in data.get("disregards", ())),
+                asked_block=None if block is None else int(block),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return cls()
