@@ -15,7 +15,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import PendingRevision, acts_at_once, block_acted_upon, rolled_back
+from dflash_controller.planning.revisions.desired import PendingRevision, acts_at_once, binds_user, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import to_be_failed
 from dflash_controller.planning.revisions.operations import standing
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
@@ -184,15 +184,18 @@ def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: 
 
     ``fresh`` is True if this plan creates the revision. The very first revision is active once it serves, because there is nothing to
     compare it with. A failed revision is superseded when the spec asks for something else; a pin is not a change of the spec. A failed
-    revision is tried again if the tuner asks for it or a pin names it.
+    revision is tried again if the tuner asks for it or a pin names it. While the spec's own revision has failed, what failed on the tuner's
+    side stays Failed too.
     """
     moves = _Moves(state.context.now, list(state.records))
+    forgets = asker.reason == SPEC_CHANGED and not rolled_back(target)
     for record in state.records:
-        already_failed = record.state is RevisionState.FAILED and asker.reason == SPEC_CHANGED and not record.same_intent(target.inputs)
+        already_failed = record.state is RevisionState.FAILED and forgets and not record.same_intent(target.inputs)
         if record.hash != target.hash and (record.state is RevisionState.CANDIDATE or already_failed):
             moves.move(record, RevisionState.SUPERSEDED, asker.origin, asker.reason)
 
-    stable, candidate, failed = state.stable, None, None
+    # While the tuner tries something, what failed for the user stays shown.
+    stable, candidate, failed = state.stable, None, state.failed
     if stable is None and not fresh and (state.pool(target.hash).serving > 0 or state.budget.replicas == 0):
         stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is active"))
@@ -284,7 +287,7 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
         case RevisionState.FAILED:
             failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial)
             moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} failed: {outcome.message}"))
-            decided = replace(decided, candidate=None, failed=failed)
+            decided = replace(decided, candidate=None, failed=failed if binds_user(failed) else state.failed)
         case _ if outcome.trial != candidate.trial:
             decided = replace(decided, candidate=moves.remember(candidate, outcome.trial))
     return replace(decided, records=tuple(moves.records)), moves.steps
