@@ -21,15 +21,16 @@ from dflash_controller.planning.children.shared import accessories
 from dflash_controller.planning.children.workloads import candidate_steps, clean_up, serving_steps, spent_jobs
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, pools
 from dflash_controller.planning.replicas.next_replicas import Budget, next_replicas
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
-from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
+from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import aborted_by_hand, rule
 from dflash_controller.planning.rollout.movement import goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
+    PINNED,
     SPEC_CHANGED,
     Asker,
     abort_replacement,
@@ -39,6 +40,7 @@ from dflash_controller.planning.rollout.transitions import (
     lost_revisions,
     new_revision,
     note_lack_of_room,
+    remember_block,
     take_roles,
 )
 from dflash_controller.planning.state import blockers
@@ -102,7 +104,7 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     if tuners_reason is not None:
         asker = Asker(Origin.TUNER, tuners_reason)
     else:
-        asker = Asker(Origin.USER, "Pinned") if state.pin is not None else _ASKED_BY_USER
+        asker = Asker(Origin.USER, PINNED) if state.pin is not None else _ASKED_BY_USER
     return _carry_on(state, spec, policy, wanted, asker, finished, aborted)
 
 
@@ -138,7 +140,7 @@ def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None)
     elif isinstance(wanted, PendingRevision):
         state = replace(state, departs=True)
     elif wanted != state.stable:
-        failed = wanted.state is RevisionState.FAILED and not state.pin
+        failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
     if (blocker := state.blocker) is not None:
         return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status=status(state))
@@ -172,6 +174,9 @@ def _carry_on(
     else:
         state, made, moves = _take_roles(state, spec, wanted, asker)
     begins = bool(made or moves or aborted)
+    remembered: Sequence[Step] = ()
+    if wanted is not None and state.spec is not None:
+        state, remembered = remember_block(state, spec, asker)
     state, decided = _decide_candidate(state, spec, policy, begins=begins, waits=wanted is None)
     if state.stable is not None and (state.stable != before or state.health is None):
         state = replace(state, health=judged(state, spec, state.stable))
@@ -200,6 +205,7 @@ def _carry_on(
             *aborted,
             *made,
             *moves,
+            *remembered,
             *decided,
             *learned,
             *_tuning_reported(state, shown),
@@ -230,7 +236,7 @@ def _take_roles(
         wanted = _as_record(manifest)
         made = (Create(manifest), Event("Normal", "RevisionCreated", f"{wanted.name}: {_describe(wanted)}"))
         state = replace(state, records=(*state.records, wanted))
-    state, moves = take_roles(state, wanted, asker, fresh=bool(made))
+    state, moves = take_roles(state, spec, wanted, asker, fresh=bool(made))
     return state, made, tuple(moves)
 
 

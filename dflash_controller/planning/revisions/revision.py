@@ -87,6 +87,15 @@ class Revision:
         """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
 
+    @property
+    def trial_lost(self) -> bool:
+        """Returns whether the annotation of the trial is missing or damaged. Every operator writes it with the revision."""
+        text = (self.source["metadata"].get("annotations") or {}).get(names.ANNOTATION_TRIAL)
+        try:
+            return not isinstance(json.loads(text or ""), dict)
+        except ValueError:
+            return True
+
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
         """Returns whether the inputs are the same. Both are compared in the current canonical form, so old spellings do not matter."""
         return canonical(self.inputs) == canonical(inputs)

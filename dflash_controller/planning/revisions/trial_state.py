@@ -44,7 +44,7 @@ class Trial:
     without_surge: bool = False
     """True if no accelerators were free for a replica above ``spec.replicas``."""
     asked_block: int | None = None
-    """``spec.blockSize`` as it was acted upon: 0 if the spec had none, None if it was not recorded."""
+    """The ``spec.blockSize`` last acted upon; 0 if the spec had none. None if it is not recorded: an older operator made the revision."""
     finding: TrialFailure | None = None
     disregards: tuple[str, ...] = ()
     """Operations (promote, abort) whose annotation was already set when the trial began. They were meant for an earlier trial."""

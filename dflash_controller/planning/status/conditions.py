@@ -72,7 +72,7 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
         return _trial(state, state.stable, state.candidate)
     pool = state.pool(target.hash)
     others = sum(other.existing for other in state.pools if other.revision != target.hash)
-    if others and state.failed is not None:
+    if others and state.failed is not None and not by_tuner(state):
         return (Reason.ROLLING_BACK, f"{state.failed.name} failed; {pool.serving} of {replicas} serve {target.name}, {others} are left")
     if others:
         if _paused(state):
