@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -17,12 +18,15 @@ def project(pod: Mapping[str, Any]) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     ready, scheduled = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    role, (workload, controller) = labels.get(names.LABEL_ROLE, ""), _owners(metadata)
+    group = labels.get(f"{_GROUPS}/group-index")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        revision=labels.get(names.LABEL_REVISION, ""),
-        role=labels.get(names.LABEL_ROLE, ""),
+        # A label can be edited, and the name of the workload cannot.
+        revision=workload.rpartition("-")[2] if workload and role in _SERVED else labels.get(names.LABEL_REVISION, ""),
+        role=role,
         node=(pod.get("spec") or {}).get("nodeName"),
         ip=status.get("podIP"),
         phase=status.get("phase") or "Pending",
@@ -35,7 +39,38 @@ def project(pod: Mapping[str, Any]) -> Pod:
         unschedulable=(scheduled.get("message") or "Unschedulable") if scheduled.get("status") == "False" else None,
         unschedulable_since=_since(scheduled, "False"),
         created_at=datetime.fromisoformat(created) if (created := metadata.get("creationTimestamp")) else None,
+        workload=workload,
+        controller=controller,
+        group=labels.get(f"{_GROUPS}/group-key") if group is None else group,
+        worker_index=int(index) if (index := labels.get(f"{_GROUPS}/worker-index", "0")).isdecimal() else 0,
     )
+
+
+_GROUPS = "leaderworkerset.sigs.k8s.io"
+_SERVED = (names.ROLE_ENGINE, names.ROLE_WORKER)
+
+
+def _owners(metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Returns the name of the workload or Job that the pod's owners lead to, and kind and name of its controller.
+
+    A ReplicaSet outlives a Deployment that was deleted without its dependents, so the Deployment need not exist. A LeaderWorkerSet has one
+    StatefulSet of its own name for the leaders, and one for the workers of each group, named after the leader.
+    """
+    owner = next((reference for reference in metadata.get("ownerReferences") or () if reference.get("controller")), None)
+    if owner is None:
+        return None, None
+    labels, kind, name = metadata.get("labels") or {}, str(owner["kind"]), str(owner["name"])
+    match (str(owner["apiVersion"]).partition("/")[0], kind):
+        case ("apps", "ReplicaSet") if name.endswith(suffix := f"-{labels.get('pod-template-hash')}"):
+            workload = name.removesuffix(suffix)
+            return workload, f"Deployment {workload}"
+        case ("apps", "StatefulSet"):
+            whole = labels.get(f"{_GROUPS}/name")
+            leader = (metadata.get("annotations") or {}).get(f"{_GROUPS}/leader-name")
+            return whole if whole and name == leader else re.sub(r"-\d+$", "", name), f"{kind} {name}"
+        case ("batch", "Job"):
+            return name, f"{kind} {name}"
+    return None, f"{kind} {name}"
 
 
 def _since(condition: Mapping[str, Any], status: str) -> datetime | None:

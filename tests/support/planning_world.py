@@ -24,6 +24,7 @@ from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.roles import read_stored
+from dflash_controller.planning.state.child_ownership import is_generated, is_generated_pod, members
 from dflash_controller.planning.state.inputs import Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
 
@@ -111,16 +112,21 @@ class World:
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self) -> Snapshot:
-        of = _copy(list(self.children.values()))
+        pods = [self._pod(name, pod) for name, pod in self.pods.items()]
+        found = members(
+            [(item, is_generated(item, KEY.name)) for item in _copy(list(self.children.values()))],
+            [(pod, is_generated_pod(pod, KEY.name)) for pod in pods],
+        )
         return Snapshot(
             KEY,
             _copy(self.deployment),
-            revisions=tuple(item for item in of if item["kind"] == "ControllerRevision"),
-            workloads=tuple(item for item in of if item["kind"] in ("Deployment", "LeaderWorkerSet")),
-            others=tuple(item for item in of if item["kind"] not in ("ControllerRevision", "Deployment", "LeaderWorkerSet")),
-            pods=tuple(self._pod(name, pod) for name, pod in self.pods.items()),
+            revisions=found.revisions,
+            workloads=found.workloads,
+            others=found.others,
+            pods=found.pods,
             kinds=self.kinds,
             dead_nodes=self.dead_nodes,
+            strangers=found.strangers,
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> int:
@@ -195,6 +201,7 @@ class World:
             name = f"{workload['metadata']['name']}-{next(self.versions)}"
             self.pods[name] = {
                 "revision": revision,
+                "workload": workload["metadata"]["name"],
                 "labels": labels,
                 "ready": False,
                 "terminating": False,
@@ -296,6 +303,8 @@ class World:
             unschedulable=None if pod["node"] else "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
             unschedulable_since=None if pod["node"] else pod["made"],
             created_at=pod["made"],
+            workload=pod["workload"],
+            controller=pod["workload"] and f"Deployment {pod['workload']}",
         )
 
 
