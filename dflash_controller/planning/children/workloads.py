@@ -41,7 +41,7 @@ def workload_steps(state: ReconcileState) -> list[Apply]:
         if item is None and (record is None or (replicas == 0 and record != state.stable and revision not in unseen)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
-        now = int(item["spec"].get("replicas", 1)) if item else 0
+        now = int(item["spec"].get("replicas", 1)) if item else state.pool(revision).wanted
         apply = child(state.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
         steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
     return sorted(steps, key=lambda step: not step.irreversible)
