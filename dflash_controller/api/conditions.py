@@ -136,6 +136,7 @@ class Reason(StrEnum):
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
+    FOREIGN_OBJECT = "ForeignObject"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
@@ -343,6 +344,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."
+    ),
+    Reason.FOREIGN_OBJECT: ReasonDoc(
+        "An object carries the label serving.dflash.io/deployment, and the operator did not make it. It is neither counted nor written.",
+        "Take the label away from the object that the message names, and from its pods: the Service selects pods by it.",
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."

@@ -19,6 +19,7 @@ from dflash_controller.cluster.field_ownership import Path, other_managers, read
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT, Kind, find_kind, kind_of
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.model.snapshot import Key, Object, Snapshot
+from dflash_controller.planning.state.child_ownership import foreign
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref, Step
 from dflash_controller.render.compact import compact
 
@@ -120,6 +121,7 @@ class Executor:
 
     async def _patch(self, ref: Ref, patch: dict[str, Any], run: _Run) -> None:
         kind = find_kind(ref.api_version, ref.kind)
+        self._require_child((kind, ref.namespace, ref.name), run)
         version = self._fence(ref, run)
         patch["metadata"]["resourceVersion"] = version
         after = await self._write(kind, ref.namespace, ref.name, run, self._client.merge_patch, kind, ref.namespace, ref.name, patch)
@@ -134,6 +136,8 @@ class Executor:
         identity: Identity = (kind, metadata["namespace"], metadata["name"])
         if step.fence is None:
             await self._require_free(identity, run)
+        else:
+            self._require_child(identity, run)
         live = self._live(identity, run) if step.fence else None
         decision = self._memory.decide(identity, step.manifest, live)
         if decision.retry_after_s is not None:
@@ -161,6 +165,12 @@ class Executor:
         fence = {"uid": step.fence.uid} | ({"resourceVersion": self._fence(step.fence, run)} if step.fenced else {})
         return {**step.manifest, "metadata": {**step.manifest["metadata"], **fence}}
 
+    def _require_child(self, identity: Identity, run: _Run) -> None:
+        """Raises PlanConflict if the object, as known now, is not one of this deployment's children and no orphan of it."""
+        known, deployment = self._live(identity, run), run.snapshot.deployment
+        if known is not None and deployment is not None and foreign((known,), deployment):
+            raise PlanConflict(f"{identity[0].name} {identity[1]}/{identity[2]} is not the operator's")
+
     async def _require_free(self, identity: Identity, run: _Run) -> None:
         """Raises PlanConflict if the name is taken. The plan saw only labelled children; another object may still have the name."""
         try:
@@ -172,6 +182,7 @@ class Executor:
 
     async def _delete(self, ref: Ref, run: _Run) -> None:
         kind = find_kind(ref.api_version, ref.kind)
+        self._require_child((kind, ref.namespace, ref.name), run)
         version = self._fence(ref, run)
         try:
             answer = await self._guarded(self._client.delete, kind, ref.namespace, ref.name, uid=ref.uid, resource_version=version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,12 +21,15 @@ def project(pod: Mapping[str, Any]) -> Pod:
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     worst = _worst(containers)
     gated = scheduled.get("status") == "False" and scheduled.get("reason") == "SchedulingGated"
+    role, (workload, controller) = labels.get(names.LABEL_ROLE, ""), _owners(metadata)
+    group = labels.get(f"{_GROUPS}/group-index")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
-        revision=labels.get(names.LABEL_REVISION, ""),
-        role=labels.get(names.LABEL_ROLE, ""),
+        # A label can be edited, and the name of the workload cannot.
+        revision=workload.rpartition("-")[2] if workload and role in _SERVED else labels.get(names.LABEL_REVISION, ""),
+        role=role,
         node=(pod.get("spec") or {}).get("nodeName"),
         ip=status.get("podIP"),
         phase=status.get("phase") or "Pending",
@@ -47,7 +51,38 @@ def project(pod: Mapping[str, Any]) -> Pod:
         exit_code=worst.exit_code,
         exit_reason=worst.exit_reason,
         mounts=_mounts(pod) if _not_set_up(status, conditions) else None,
+        workload=workload,
+        controller=controller,
+        group=labels.get(f"{_GROUPS}/group-key") if group is None else group,
+        worker_index=int(index) if (index := labels.get(f"{_GROUPS}/worker-index", "0")).isdecimal() else 0,
     )
+
+
+_GROUPS = "leaderworkerset.sigs.k8s.io"
+_SERVED = (names.ROLE_ENGINE, names.ROLE_WORKER)
+
+
+def _owners(metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Returns the name of the workload or Job that the pod's owners lead to, and kind and name of its controller.
+
+    A ReplicaSet outlives a Deployment that was deleted without its dependents, so the Deployment need not exist. A LeaderWorkerSet has one
+    StatefulSet of its own name for the leaders, and one for the workers of each group, named after the leader.
+    """
+    owner = next((reference for reference in metadata.get("ownerReferences") or () if reference.get("controller")), None)
+    if owner is None:
+        return None, None
+    labels, kind, name = metadata.get("labels") or {}, str(owner["kind"]), str(owner["name"])
+    match (str(owner["apiVersion"]).partition("/")[0], kind):
+        case ("apps", "ReplicaSet") if name.endswith(suffix := f"-{labels.get('pod-template-hash')}"):
+            workload = name.removesuffix(suffix)
+            return workload, f"Deployment {workload}"
+        case ("apps", "StatefulSet"):
+            whole = labels.get(f"{_GROUPS}/name")
+            leader = (metadata.get("annotations") or {}).get(f"{_GROUPS}/leader-name")
+            return whole if whole and name == leader else re.sub(r"-\d+$", "", name), f"{kind} {name}"
+        case ("batch", "Job"):
+            return name, f"{kind} {name}"
+    return None, f"{kind} {name}"
 
 
 def _since(condition: Mapping[str, Any], status: str) -> datetime | None:

@@ -63,16 +63,26 @@ class Pod:
     """For instance OOMKilled."""
     mounts: tuple[str, ...] | None = None
     """What it mounts (``Secret/hf-token``), while the kubelet has not set up its volumes and network; None otherwise."""
+    workload: str | None = None
+    """Name of the workload or Job that its owners lead to; None if it has no controller, or one of another kind."""
+    controller: str | None = None
+    """Kind and name of what controls it, for instance ``Deployment chat-debug`` (in place of its ReplicaSet); None if nothing does."""
+    group: str | None = None
+    """Group of a replica over several nodes; None for a replica of one pod. A LeaderWorkerSet numbers its groups from 0."""
+    worker_index: int = 0
+    """Place in the group; 0 for the leader."""
+    whole: bool = True
+    """False if a pod of its group is missing, not Ready or terminating. A leader answers requests only with all its workers."""
 
     @property
     def serving(self) -> bool:
-        """Whether it counts as available: Ready, not terminating, and an engine that answers requests."""
-        return self.ready and not self.terminating and self.role == "engine"
+        """Whether it counts as available: Ready, not terminating, and an engine that answers requests, with its whole group."""
+        return self.ready and not self.terminating and self.role == "engine" and self.whole
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One deployment with its children, found by label."""
+    """One deployment with its children, found by label, and without the objects of others that carry it."""
 
     key: Key
     deployment: Object | None
@@ -93,3 +103,5 @@ class Snapshot:
     """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""
     dead_nodes: frozenset[str] = frozenset()
     """Nodes of terminating pods that are gone or not Ready, so that no kubelet ends those pods."""
+    strangers: tuple[str, ...] = ()
+    """Kind and name of objects that carry our label and are not ours, for instance ``Deployment chat-debug``; sorted, at most 100."""

@@ -20,6 +20,9 @@ from dflash_controller.render.volumes import mounts
 from dflash_controller.render.workload import workload_name
 
 CONTAINER = "fetch"
+NAME_SUFFIX = "-fetch"
+NODE_PATTERN = "[a-z2-7]{7}"
+"""Matches the end of a Job's name that tells its node."""
 BACKOFF_LIMIT = 3
 """Retries after a failed attempt. Downloaded files are kept, so each attempt continues where the last one ended."""
 RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "8Gi"}}
@@ -48,7 +51,7 @@ def prefetch_jobs(name: str, namespace: str, revision: str, spec: Spec, resolved
     revision and the node only. The caller adds ``ownerReferences``.
     """
     storage = spec.storage
-    base = f"{workload_name(name, revision)}-fetch"
+    base = f"{workload_name(name, revision)}{NAME_SUFFIX}"
     if storage is None:
         return []
     if storage.host_path is not None:

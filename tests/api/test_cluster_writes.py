@@ -91,6 +91,7 @@ def service(namespace: str, port: int = 8000, labels: dict[str, str] | None = No
     }
 
 
+RECORD = {names.ANNOTATION_RECORD: '{"hash":"raaaaaaa","inputs":{}}'}
 THEIRS = {"selector": {"app": "theirs"}, "ports": [{"name": "http", "port": 8000}]}
 
 
@@ -108,7 +109,7 @@ def workload(namespace: str, replicas: int = 1) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"namespace": namespace, "name": "demo-a", "labels": names.child_labels("demo")},
+        "metadata": {"namespace": namespace, "name": "demo-raaaaaaa", "labels": names.child_labels("demo"), "annotations": RECORD},
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
@@ -128,7 +129,7 @@ def revision(namespace: str) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": {"namespace": namespace, "name": "demo-a", "labels": names.child_labels("demo")},
+        "metadata": {"namespace": namespace, "name": "demo-raaaaaaa", "labels": names.child_labels("demo")},
         "revision": 1,
         "data": {"z": 1, "inputs": {"model": "ä😀 <b>&\x7f\x9f\u2028", "rate": 0.05, "whole": 2.0, "big": 123456789012}},
     }
@@ -147,9 +148,11 @@ async def test_a_second_apply_of_what_the_operator_renders_is_not_sent(client: C
 async def test_a_settled_plan_writes_nothing_whatever_spelling_quantities_have(operator: Operator, cluster: Cluster) -> None:
     namespace = operator.key.namespace
     await operator.run(Apply(workload(namespace, 0)), Apply(service(namespace)), status={"observedGeneration": 1})
-    await asyncio.to_thread(cluster.kubectl, "-n", namespace, "wait", "deploy/demo-a", "--for=jsonpath={.status.observedGeneration}=1")
+    await asyncio.to_thread(
+        cluster.kubectl, "-n", namespace, "wait", "deploy/demo-raaaaaaa", "--for=jsonpath={.status.observedGeneration}=1"
+    )
     mark = await asyncio.to_thread(cluster.audit_mark)
-    live = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    live = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     steps = (
         Apply(workload(namespace, 0), fence=ref(live), fenced=True),
         Apply(service(namespace), fence=ref(await operator.read(kinds.SERVICE))),
@@ -172,12 +175,12 @@ async def test_an_edited_child_is_put_back_and_foreign_fields_are_left_alone(ope
     await operator.run(Apply(workload(namespace)))
     foreign = {"metadata": {"annotations": {"example.com/theirs": "yes"}}, "spec": {"minReadySeconds": 3}}
     await edit(operator, foreign)
-    live = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    live = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     assert (await operator.run(Apply(workload(namespace), fence=ref(live)))).writes == 0
     edited = await edit(operator, patch)
     assert any(readable(path).startswith(field) for path in drift(workload(namespace), edited))
     assert (await operator.run(Apply(workload(namespace), fence=ref(edited)))).writes == 1
-    after = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    after = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     assert drift(workload(namespace), after) == []
     assert after["metadata"]["annotations"]["example.com/theirs"] == "yes"
     assert after["spec"]["minReadySeconds"] == 3
@@ -185,7 +188,7 @@ async def test_an_edited_child_is_put_back_and_foreign_fields_are_left_alone(ope
 
 async def edit(operator: Operator, patch: dict[str, Any]) -> dict[str, Any]:
     """Another manager's hand."""
-    return await patch_as(operator, "somebody", kinds.DEPLOYMENT, "demo-a", patch)
+    return await patch_as(operator, "somebody", kinds.DEPLOYMENT, "demo-raaaaaaa", patch)
 
 
 async def patch_as(operator: Operator, manager: str, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -277,9 +280,9 @@ async def test_deleting_what_is_gone_already_is_done(operator: Operator) -> None
 async def test_revisions_are_created_once_annotated_and_numbered(operator: Operator) -> None:
     namespace = operator.key.namespace
     await operator.run(Create(revision(namespace)))
-    created = await operator.read(kinds.CONTROLLER_REVISION, "demo-a")
+    created = await operator.read(kinds.CONTROLLER_REVISION, "demo-raaaaaaa")
     await operator.run(Annotate(ref(created), {names.ANNOTATION_STATE: "Stable"}, revision=7))
-    after = await operator.read(kinds.CONTROLLER_REVISION, "demo-a")
+    after = await operator.read(kinds.CONTROLLER_REVISION, "demo-raaaaaaa")
     assert (after["metadata"]["annotations"], after["revision"]) == ({names.ANNOTATION_STATE: "Stable"}, 7)
     assert after["data"] == revision(namespace)["data"]
     with pytest.raises(PlanConflict):
@@ -318,6 +321,11 @@ async def test_a_name_held_by_a_stranger_is_shown_to_the_next_plan(operator: Ope
     assert (await operator.read(kinds.SERVICE))["spec"]["selector"] == {"app": "theirs"}
     snapshot = await operator.reader.refresh(operator.key)
     assert [item["metadata"]["uid"] for item in snapshot.others] == [stranger["metadata"]["uid"]]
+    # Even a plan that would write to it is refused, until it is a child by its label.
+    with pytest.raises(PlanConflict):
+        await operator.run(Apply(service(namespace), fence=ref(dict(snapshot.others[0])), fenced=True))
+    await patch_as(operator, "user", kinds.SERVICE, "demo", {"metadata": {"labels": names.child_labels("demo")}})
+    snapshot = await operator.reader.refresh(operator.key)
     taken = await operator.run(Apply(service(namespace), fence=ref(dict(snapshot.others[0])), fenced=True))
     assert taken.writes == 1
     assert operator.store.claims(operator.key) == ()
@@ -339,7 +347,7 @@ async def test_the_status_is_fenced_by_the_deployment_it_was_planned_from(operat
     await patch_as(operator, "user", kinds.DFLASH_DEPLOYMENT, "demo", {"spec": {"replicas": 3}})
     with pytest.raises(PlanConflict):
         await operator.executor.execute(Plan(status={"observedGeneration": 1}), snapshot)
-    result = await operator.run(status={"observedGeneration": 2, "stableRevision": "demo-a"})
+    result = await operator.run(status={"observedGeneration": 2, "stableRevision": "demo-raaaaaaa"})
     assert result.status_written
     await operator.run(status={"observedGeneration": 2})
     written = await operator.read(kinds.DFLASH_DEPLOYMENT)
@@ -463,16 +471,13 @@ async def test_a_resync_finds_what_the_watch_missed(operator: Operator) -> None:
 
 async def test_lists_are_read_in_pages(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_controller.cluster.client.PAGE_SIZE", 2)
-    for number in range(5):
-        account = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"namespace": operator.key.namespace, "name": f"demo-{number}"},
-        }
-        account["metadata"]["labels"] = names.child_labels("demo")
-        await operator.client.apply(kinds.SERVICE_ACCOUNT, account)
+    for letter in "abcde":
+        record = revision(operator.key.namespace)
+        record["metadata"]["name"] = f"demo-raaaaaa{letter}"
+        await operator.client.create(kinds.CONTROLLER_REVISION, record)
     pages = [
-        len(page) async for page, _ in operator.client.pages(kinds.SERVICE_ACCOUNT, operator.key.namespace, selector=kinds.CHILD_SELECTOR)
+        len(page)
+        async for page, _ in operator.client.pages(kinds.CONTROLLER_REVISION, operator.key.namespace, selector=kinds.CHILD_SELECTOR)
     ]
     assert pages == [2, 2, 1]
-    assert len((await operator.reader.refresh(operator.key)).others) == 5
+    assert len((await operator.reader.refresh(operator.key)).revisions) == 5

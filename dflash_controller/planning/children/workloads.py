@@ -63,7 +63,7 @@ def _workload_steps(state: ReconcileState) -> list[Apply]:
         manifest = _with_record(record) if record else live_workload(item or {})
         if (manifest["kind"], manifest["metadata"]["name"]) in state.taken:
             continue
-        now = int(item["spec"].get("replicas", 1)) if item else 0
+        now = int(item["spec"].get("replicas", 1)) if item else state.pool(revision).wanted
         apply = child(state.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
         steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
     return sorted(steps, key=lambda step: not step.irreversible)

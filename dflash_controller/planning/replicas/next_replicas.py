@@ -39,7 +39,7 @@ class Pool:
 
     revision: str
     wanted: int
-    """Desired replicas: ``spec.replicas`` of the workload; 0 if there is no workload."""
+    """Desired replicas: ``spec.replicas`` of the workload; what exists if there is no workload."""
     existing: int
     """Replicas whose pods exist and are not terminating."""
     serving: int
@@ -48,11 +48,15 @@ class Pool:
     """True if the workload's controller has observed the newest spec."""
     drops_broken_first: bool = True
     """True for a Deployment, which removes pods that are not ready first. A LeaderWorkerSet removes its highest index, healthy or not."""
+    serving_indexes: frozenset[int] | None = None
+    """Indexes of the groups that serve, for a LeaderWorkerSet. None if they are not known."""
 
     def serving_at(self, wanted: int) -> int:
         """Returns the replicas that still serve after the workload has scaled down to ``wanted``."""
         if self.drops_broken_first:
             return min(self.serving, wanted)
+        if self.serving_indexes is not None:
+            return sum(index < wanted for index in self.serving_indexes)
         return max(0, self.serving - max(0, self.existing - wanted))
 
 

@@ -30,6 +30,8 @@ from dflash_controller.render.compact import compact
 FORMAT = 1
 HISTORY_ENTRIES = 20
 HISTORY_BYTES = 8 * 1024
+HASH_PATTERN = "r[a-z2-7]{7}"
+"""Matches what ``revision_hash`` returns."""
 
 
 class RevisionState(StrEnum):
@@ -190,7 +192,8 @@ def manifest(
             },
             "ownerReferences": [dict(owner)],
         },
-        "data": dict(content),
+        # A copy under another name thereby disagrees with its name. A record rebuilt from its workload may lack it.
+        "data": {"hash": revision, **content},
         "revision": number,
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_controller.api import defaults
-from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
+from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, get_condition, set_condition
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.state.plan import Part
@@ -65,6 +65,11 @@ def available(state: ReconcileState) -> Verdict:
 
 def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
     """Returns what is left to do for the last change, or None if nothing is."""
+    return _changing(state) or _loading(state)
+
+
+def _changing(state: ReconcileState) -> tuple[Reason, str] | None:
+    """Returns which change of revisions or replicas is not finished, or None."""
     target, replicas = state.target, state.budget.replicas
     if target is None or (state.departs and state.pin is None):
         return (Reason.NEW_GENERATION, "The revision that the spec asks for does not exist yet")
@@ -80,8 +85,17 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
         return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions remain")
     if pool.existing > replicas or state.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
+    return None
+
+
+def _loading(state: ReconcileState) -> tuple[Reason, str] | None:
+    """Returns what keeps replicas of the target that were just made from serving, or None. A replica that fails later does not count."""
+    target, replicas = state.target, state.budget.replicas
+    if target is None:
+        return None
+    pool = state.pool(target.hash)
     untried = state.candidate is not None
-    loading = any(not pod.ready and not failing(pod) for pod in state.pods(target.hash))
+    loading = any(not pod.serving and not failing(pod) for pod in state.pods(target.hash))
     if pool.serving < replicas and (untried or pool.existing < replicas or loading):
         if found := pod_failure(state, target.hash):
             return (found.reason, f"{pool.serving} of {replicas} serving. {found.message}")
@@ -90,8 +104,20 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
 
 
 def asked_by_user(state: ReconcileState) -> tuple[Reason, str] | None:
-    """Returns what is left to do for a change of the user. None for a change of the tuner, which the user did not ask for."""
-    return None if by_tuner(state) else unfinished(state)
+    """Returns what is left to do for a change of the user.
+
+    None for a change of the tuner, which the user did not ask for, and for replicas that load again after the user's last change was done.
+    """
+    if by_tuner(state):
+        return None
+    return _changing(state) or (None if _settled_before(state) else _loading(state))
+
+
+def _settled_before(state: ReconcileState) -> bool:
+    """Returns whether the status says of this generation that nothing is left to do. If the status was lost, replicas that load count."""
+    shown = get_condition((state.deployment.get("status") or {}).get("conditions") or (), ConditionType.RECONCILING)
+    generation = state.deployment["metadata"].get("generation")
+    return shown is not None and shown.get("reason") == Reason.SETTLED and shown.get("observedGeneration") == generation
 
 
 def by_tuner(state: ReconcileState) -> bool:

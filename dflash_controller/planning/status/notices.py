@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.reconcile_state import ReconcileState
+
+NAMED = 3
+"""Objects of others that the notice names."""
 
 
 def notices(state: ReconcileState) -> list[dict[str, str]]:
@@ -41,6 +45,8 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
         )
     if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
+    if strangers := state.snapshot.strangers:
+        found.append((Reason.FOREIGN_OBJECT, _foreign_objects(strangers, state.snapshot.key.name)))
     if changed := foreign_template_keys(state):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
@@ -61,6 +67,14 @@ def _ignored(state: ReconcileState) -> str | None:
         elif state.candidate is not None and name == state.candidate.name and operation in state.candidate.trial.disregards:
             said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
     return "; ".join(said) or None
+
+
+def _foreign_objects(strangers: Sequence[str], deployment: str) -> str:
+    more = f" and {len(strangers) - NAMED} more" if len(strangers) > NAMED else ""
+    return (
+        f"Not made by the operator, and neither counted nor written: {', '.join(strangers[:NAMED])}{more}. Take the label "
+        f"{names.LABEL_DEPLOYMENT}={deployment} away from them and from their pods, because the Service selects pods by it"
+    )
 
 
 def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:

@@ -149,7 +149,7 @@ def test_defaults_told_by_descriptions_of_the_rollout_are_those_of_the_code() ->
 def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
         **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
-        "pod_failures": "planning.state",
+        "pod_troubles": "planning.state",
         "surge": "planning.rollout",
         "prober": "runtime",
     }

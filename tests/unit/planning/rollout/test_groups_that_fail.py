@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from dflash_controller.api import names
 from tests.support.planning_world import UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter
 from tests.unit.planning.test_rollouts import candidate, phase
@@ -33,37 +32,27 @@ class GroupWorld(World):
 
     def controllers(self, *, start: bool = True) -> bool:
         moved = super().controllers(start=False)
-        for workload in self.of_kind("LeaderWorkerSet"):
-            moved |= self._groups(workload)
-        self._place()
         for pod in self.pods.values():
             ready = pod["ready"] or (start and pod["node"] is not None and not pod["terminating"] and pod["revision"] not in self.stuck)
             moved |= ready != pod["ready"]
             pod["ready"] = ready
         return moved
 
-    def _groups(self, workload: dict[str, Any]) -> bool:
+    def _obey_groups(self, workload: dict[str, Any]) -> bool:
         status = {"observedGeneration": workload["metadata"]["generation"]}
         moved = workload.get("status") != status
         workload["status"] = status
         template, name = workload["spec"]["leaderWorkerTemplate"], workload["metadata"]["name"]
         wanted = {}
         for index in range(workload["spec"]["replicas"]):
-            wanted[f"{name}-{index}"] = template["leaderTemplate"]
+            wanted[f"{name}-{index}"] = (template["leaderTemplate"], str(index), 0)
             if not self.refuses_workers:
-                wanted[f"{name}-{index}-1"] = template["workerTemplate"]
-        for pod_name, form in wanted.items():
+                wanted[f"{name}-{index}-1"] = (template["workerTemplate"], str(index), 1)
+        for pod_name, (form, group, worker) in wanted.items():
             if pod_name not in self.pods:
                 moved = True
-                labels = form["metadata"]["labels"]
-                self.pods[pod_name] = {
-                    "revision": labels[names.LABEL_REVISION],
-                    "labels": labels,
-                    "uid": f"uid-of-pod-{next(self.uids)}",
-                    **dict.fromkeys(("ready", "terminating", "broken", "hangs"), False),
-                    "made": self.now,
-                    "node": None,
-                }
+                self._start_pod(pod_name, workload, form["metadata"]["labels"], group=group, worker=worker)
+                self.pods[pod_name]["uid"] = f"uid-of-pod-{next(self.uids)}"
         for pod_name, pod in self.pods.items():
             if pod_name.startswith(f"{name}-") and pod_name not in wanted and not pod["terminating"]:
                 pod["terminating"], moved = True, True
