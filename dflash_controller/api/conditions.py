@@ -124,6 +124,7 @@ class Reason(StrEnum):
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
+    RENDERED_DIFFERENTLY = "RenderedDifferently"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
@@ -293,6 +294,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."
+    ),
+    Reason.RENDERED_DIFFERENTLY: ReasonDoc(
+        "The candidate also changes settings of the engine that another release of the operator rendered differently. "
+        "They are judged like a change of the engine.",
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."
