@@ -137,6 +137,7 @@ class Reason(StrEnum):
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
     FOREIGN_OBJECT = "ForeignObject"
+    RENDERED_DIFFERENTLY = "RenderedDifferently"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
@@ -348,6 +349,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.FOREIGN_OBJECT: ReasonDoc(
         "An object carries the label serving.dflash.io/deployment, and the operator did not make it. It is neither counted nor written.",
         "Take the label away from the object that the message names, and from its pods: the Service selects pods by it.",
+    ),
+    Reason.RENDERED_DIFFERENTLY: ReasonDoc(
+        "The candidate also changes settings of the engine that another release of the operator rendered differently. "
+        "They are judged like a change of the engine.",
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."

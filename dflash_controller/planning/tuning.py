@@ -50,19 +50,21 @@ def tuned(
     decision = _decision(state, spec, policy, tuning, stable, against)
     state = replace(state, decision=decision)
     fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
-    if fallback is not None:
-        return state, fallback.record or _draft(state, spec, stable, fallback.speculation), Reason.DRAFTER_COLLAPSED
+    if fallback is not None and (replacement := fallback.record or _draft(state, spec, stable, fallback.speculation)) is not None:
+        return state, replacement, Reason.DRAFTER_COLLAPSED
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
         return state, wanted, None
     draft = _draft(state, spec, stable, decision.change_to)
-    return (state, wanted, None) if rolled_back(draft) else (state, draft, Reason.TUNED)
+    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, Reason.TUNED)
 
 
-def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
-    """Returns the stored revision that differs from stable in speculation only, or a draft of it."""
+def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision | None:
+    """Returns the stored revision that differs from stable in speculation only, or a draft of it. None if the engine cannot run it."""
     for record in state.records:
         if record.speculation == speculation and record.same_intent(stable.inputs):
             return record
+    if ENGINES[stable.resolved.engine].problems(stable.resolved.launch_request(speculation)):
+        return None
     return PendingRevision(stable.inputs, block_acted_upon(spec, stable), speculation, stable.resolved)
 
 

@@ -11,7 +11,6 @@ from dflash_controller.analysis.probe_json import to_json
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.types import Spec
-from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
@@ -19,6 +18,7 @@ from dflash_controller.planning.revisions.desired import PendingRevision, acts_a
 from dflash_controller.planning.revisions.drafter_health import to_be_failed
 from dflash_controller.planning.revisions.operations import asked, standing
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
+from dflash_controller.planning.revisions.rendering import render, with_speculation
 from dflash_controller.planning.revisions.revision import (
     Origin,
     Revision,
@@ -35,7 +35,6 @@ from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedula
 from dflash_controller.planning.state.child_ownership import owner_reference, ref
 from dflash_controller.planning.state.plan import Annotate, Event
 from dflash_controller.planning.state.reconcile_state import ReconcileState
-from dflash_controller.render.workload import workload
 
 SPEC_CHANGED = "SpecChanged"
 PINNED = "Pinned"
@@ -50,19 +49,16 @@ class Asker:
 
 
 def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
-    """Returns the ControllerRevision of a draft, with the rendered workload inside. The caller has checked the spec for problems."""
-    key, resolved, engine = state.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
-    revision = revision_hash(draft.inputs, draft.speculation, _taken(state))
-    rendered = workload(
-        key.name,
-        key.namespace,
-        revision,
-        spec,
-        resolved,
-        engine.launch(resolved.launch_request(draft.speculation)),
-        engine.probes(resolved.version),
-        draft.speculation,
-    )
+    """Returns the ControllerRevision of a draft, with the rendered workload inside. The caller has checked the spec for problems.
+
+    A draft that differs from stable in speculation alone is made from stable's stored workload. It carries nothing that a newer release of
+    the operator renders differently.
+    """
+    key, resolved, stable = state.snapshot.key, draft.resolved, state.stable
+    revision, rendered = revision_hash(draft.inputs, draft.speculation, _taken(state)), None
+    if stable is not None and stable.resolved == resolved and stable.same_intent(draft.inputs):
+        rendered = with_speculation(stable, draft.speculation, revision, key.name, key.namespace, spec)
+    rendered = rendered or render(key.name, key.namespace, revision, spec, resolved, draft.speculation)
     return manifest(
         key.name,
         key.namespace,

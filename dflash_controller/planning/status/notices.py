@@ -10,6 +10,7 @@ from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions import operations
+from dflash_controller.planning.revisions.diff import rendered_differently
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
@@ -42,6 +43,15 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
     if name and state.pin is None:
         found.append(
             (Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which does not exist any more, so it has no effect")
+        )
+    if state.stable is not None and state.candidate is not None and (differently := rendered_differently(state.stable, state.candidate)):
+        listed = ", ".join(differently)
+        found.append(
+            (
+                Reason.RENDERED_DIFFERENTLY,
+                f"{state.candidate.name} also changes {listed}: another release of the operator rendered {state.stable.name}. "
+                "The analysis compares this too",
+            )
         )
     if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
