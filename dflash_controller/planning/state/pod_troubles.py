@@ -21,6 +21,8 @@ CANNOT_START_S = 180.0
 """Seconds that a container could not be created or started, after which waiting does not help."""
 SET_UP_S = 120.0
 """Seconds in which the kubelet sets up a pod's volumes and network. Attaching a disk takes a part of them."""
+ENDED_S = 300.0
+"""Seconds from its creation in which a pod that a node refused speaks for its successor."""
 WORKERS_S = 60.0
 """Seconds after its leader in which the workers of a group are created."""
 
@@ -94,11 +96,22 @@ def failing(pod: Pod) -> bool:
 
 
 def _pods(state: ReconcileState, revision: str | None) -> list[Pod]:
-    """Returns the pods that matter, leaders and workers. A pod that has ended stays in the cluster for long after its successor serves."""
+    """Returns the pods that matter, leaders and workers.
+
+    A pod that has ended stays in the cluster long after its successor serves. It matters if it has no successor, or for some minutes while
+    its successor is not Ready: a node that refuses one pod may refuse the next.
+    """
     served = (names.ROLE_ENGINE, names.ROLE_WORKER)
     pods = [pod for pod in state.snapshot.pods if pod.role in served and revision in (None, pod.revision) and not pod.terminating]
-    alive = {pod.revision for pod in pods if pod.phase not in ("Failed", "Succeeded")}
-    return [pod for pod in pods if pod.phase != "Succeeded" and (pod.phase != "Failed" or pod.revision not in alive)]
+    alive = [pod for pod in pods if pod.phase not in ("Failed", "Succeeded")]
+    succeeded = {pod.revision for pod in alive}
+    starting = {pod.revision for pod in alive if not pod.ready}
+
+    def matters(pod: Pod) -> bool:
+        recent = pod.created_at is not None and (state.context.now - pod.created_at).total_seconds() < ENDED_S
+        return pod.revision not in succeeded or (recent and pod.revision in starting)
+
+    return [*alive, *(pod for pod in pods if pod.phase == "Failed" and matters(pod))]
 
 
 def _rank(trouble: Trouble, pod: Pod, *, grouped: bool) -> tuple[int, bool, str, str]:
