@@ -13,7 +13,9 @@ from tests.unit.planning.test_rollouts import candidate, phase
 TWO_NODES: dict[str, Any] = {"target": {"model": "Qwen/Qwen3.5-9B"}, "parallelism": {"tensor": 16, "nodes": 2}, "tuning": {"mode": "Off"}}
 CRASH = {"restarts": 1, "exit_code": 1, "container": "engine", "message": "engine: NCCL error in rank 1", "phase": "Running"}
 NO_NODE = {
-    **{"node": None, "scheduled_since": None, "phase": "Pending"},
+    "node": None,
+    "scheduled_since": None,
+    "phase": "Pending",
     "unschedulable": "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.",
 }
 

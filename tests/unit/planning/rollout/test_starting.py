@@ -23,7 +23,11 @@ IMAGE = {
 SECRET = {"waiting_reason": "CreateContainerConfigError", "container": "engine", "message": 'engine: secret "hf-token" not found'}
 MOUNT = {"waiting_reason": "ContainerCreating", "container": "engine", "mounts": ("Secret/hf-token",)}
 OOM = {
-    **{"waiting_reason": "CrashLoopBackOff", "container": "engine", "exit_code": 137, "exit_reason": "OOMKilled", "restarts": 1},
+    "waiting_reason": "CrashLoopBackOff",
+    "container": "engine",
+    "exit_code": 137,
+    "exit_reason": "OOMKilled",
+    "restarts": 1,
     "message": "engine: OOMKilled, exit code 137",
 }
 QUOTA = (
