@@ -39,7 +39,7 @@ class Case:
 _POD = "kubectl describe pod {pod}"
 _LOG = "kubectl logs {pod} -c {container} --previous"
 _REPLICA_SET = "kubectl describe replicaset -l serving.dflash.io/revision={revision}"
-_STATEFUL_SET = "kubectl describe statefulset -l serving.dflash.io/revision={revision}, or kubectl get events"
+_STATEFUL_SET = "kubectl describe statefulset -l leaderworkerset.sigs.k8s.io/name={workload}"
 
 IMAGE = Case(
     "container waits: `ErrImagePull`, `ImagePullBackOff`, `InvalidImageName`, `ErrImageNeverPull`, `ImageInspectError`, "

@@ -148,8 +148,8 @@ def test_defaults_told_by_descriptions_of_the_rollout_are_those_of_the_code() ->
 def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
         **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
-        "pod_failures": "planning.state",
-        "surge": "planning.rollout",
+        "pod_troubles": "planning.state",
+        **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
     }
     rows = table("Number")
