@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -276,6 +277,19 @@ def test_stuck_rollout_when_every_old_pod_is_broken(
     wait_until(lambda: deployment.status()["readyReplicas"] == 0, "all of them to be broken")
     begun = len(pod_watch.moments(namespace, "chat"))
     deployment.patch(drafter={"revision": NEW})
+    candidate = deployment.wait_phase("Analyzing")["revision"]
+    path = f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions/{candidate}"
+
+    def trial() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(cluster.api.get(path)["metadata"]["annotations"]["serving.dflash.io/trial"])
+        return found
+
+    wait_until(lambda: "stableDownSince" in trial(), "the clock to run")
+    deployment.wait_look()
+    assert deployment.rollout()["phase"] == "Analyzing", "a moment is not enough"
+    # Three minutes later.
+    aged = json.dumps(trial() | {"stableDownSince": "2026-01-01T00:00:00Z"})
+    cluster.api.request("PATCH", path, {"metadata": {"annotations": {"serving.dflash.io/trial": aged}}})
     deployment.wait_done()
     deployment.wait_states("Retired", "Stable")
     assert deployment.revisions()[deployment.status()["stableRevision"]]["reason"] == "StableNotServing"
