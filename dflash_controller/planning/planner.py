@@ -27,6 +27,7 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule
+from dflash_controller.planning.rollout.group_starts import note_starts
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
     SPEC_CHANGED,
@@ -203,11 +204,14 @@ def _carry_on(
 def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[ReconcileState, list[Step]]:
     """Decides on the candidate, but not in the plan that makes it one. The status shows the trial before a replica is used for it."""
     stable, candidate = state.stable, state.candidate
+    if stable is None or candidate is None:
+        state, starts = note_starts(state)
+        stable = state.stable
     if stable is None:
-        return state, []
+        return state, [*starts]
     if candidate is None:
         state, noted = note_lack_of_room(state)
-        return without_surge(state, stable), [*noted]
+        return without_surge(state, stable), [*starts, *noted]
     if begins:
         message = f"{candidate.name} will replace {stable.name}"
         outcome = CandidateOutcome(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)

@@ -12,6 +12,7 @@ from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
+from dflash_controller.planning.state.engine_exits import exits, pods_of
 from dflash_controller.planning.state.pod_trouble_cases import Case, Kind
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
@@ -55,8 +56,11 @@ def pod_failure(state: ReconcileState, revision: str | None = None) -> Trouble |
     found = [(_rank(trouble, pod, grouped=grouped), trouble) for pod in pods if (trouble := _of_pod(state, pod))]
     missing = _missing(state, revision)
     first = min(found, default=None, key=lambda item: item[0])
-    if missing and (first is None or first[1].reason is Reason.ENGINE_FAILING):
-        return missing
+    if first is None or first[1].reason is Reason.ENGINE_FAILING:
+        if missing:
+            return missing
+        if loops := _crash_loop(state, revision):
+            return loops
     return first[1] if first else None
 
 
@@ -191,6 +195,18 @@ def _missing(state: ReconcileState, revision: str | None) -> Trouble | None:
         if not leaves and (not leaders or (late and len(pods) < size * len(leaders))):
             return _trouble(cases.NO_PODS, "the StatefulSet's events name the cause", workload, oldest)
     return None
+
+
+def _crash_loop(state: ReconcileState, revision: str | None) -> Trouble | None:
+    """Returns the crash loop of an active revision's groups. It names no pod: each lasts for one start only."""
+    active = state.stable or state.candidate
+    if active is None or active.resolved.nodes == 1 or revision not in (None, active.hash):
+        return None
+    pool, workload = state.pool(active.hash), next((item for item in state.snapshot.workloads if revision_of(item) == active.hash), None)
+    lacking = pool.wanted - pool.serving
+    if workload is None or lacking <= 0 or exits(active.trial, pods_of(state, active)) < TERMINAL_RESTARTS * lacking:
+        return None
+    return _trouble(cases.GROUPS_EXIT, "the last words are in the log of the pod that has just ended", workload, terminal=True)
 
 
 def _trouble(case: Case, text: str, about: Pod | Object, since: datetime | None = None, *, terminal: bool = False) -> Trouble:
