@@ -17,6 +17,7 @@ from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog.catalog import Catalog
+from dflash_controller.cluster.pods import project
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
 from dflash_controller.model.metrics_health import NOT_MEASURED
@@ -85,6 +86,8 @@ class World:
         """What the API server answers to those who create pods, by revision; the time of it is when it was first said."""
         self.troubles: dict[str, dict[str, Any]] = {}
         """Fields of pods that are not Ready, by revision: what keeps them from it."""
+        self.raw: dict[str, dict[str, Any]] = {}
+        """Pods that are not Ready as the API server has them, by revision. Name, labels and times are the world's."""
 
     # What a user does.
 
@@ -175,7 +178,7 @@ class World:
         self.pods = {name: pod for name, pod in self.pods.items() if not pod["terminating"] or self._lasts(pod)}
         self._place()
         for pod in self.pods.values():
-            held = pod["broken"] or pod["revision"] in self.troubles
+            held = pod["broken"] or pod["revision"] in {*self.troubles, *self.raw}
             pod["ready"] = pod["ready"] or (start and not held and not pod["terminating"] and pod["node"] is not None)
         obey = {"Deployment": self._obey, "LeaderWorkerSet": self._obey_groups}
         seen = [obey[kind](workload) for (kind, _), workload in list(self.children.items()) if kind in obey]
@@ -361,6 +364,18 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
+        if not pod["ready"] and pod["revision"] in self.raw:
+            metadata = {
+                "name": name,
+                "uid": name,
+                "resourceVersion": "1",
+                "labels": {**pod["labels"], "pod-template-hash": "7d4b9c"},
+                "creationTimestamp": pod["made"].isoformat(),
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{pod['workload']}-7d4b9c", "uid": "set", "controller": True}
+                ],
+            }
+            return replace(project({"metadata": metadata, **self.raw[pod["revision"]]}), terminating=pod["terminating"])
         found = Pod(
             name=name,
             uid=pod.get("uid", name),

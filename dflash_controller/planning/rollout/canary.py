@@ -29,13 +29,12 @@ from dflash_controller.planning.rollout.transitions import reverts_failure
 from dflash_controller.planning.rollout.trial_clocks import (
     begun,
     cannot_start_left_s,
-    exits,
     loading_left_s,
-    pods_of,
     served,
     stable_down_left_s,
     ticked,
 )
+from dflash_controller.planning.state.engine_exits import exits, pods_of
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure

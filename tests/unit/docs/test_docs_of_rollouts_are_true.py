@@ -150,7 +150,7 @@ def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
         **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
         "pod_troubles": "planning.state",
-        "surge": "planning.rollout",
+        **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
     }
     rows = table("Number")
