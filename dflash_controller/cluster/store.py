@@ -59,7 +59,9 @@ class Store:
         self._tombstones: dict[Identity, int] = {}
         self._listed: dict[tuple[Kind, str | None], int] = {}
         self.served: frozenset[Kind] = frozenset(kind for kind in kinds.STORED if not kind.optional)
-        """Kinds the API server serves, as last discovered."""
+        """Kinds the API server serves, as last discovered, without the unlisted ones."""
+        self.unlisted: frozenset[Kind] = frozenset()
+        """Optional kinds that the API server serves but does not list. What is known of their objects may be old."""
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
         """Stores an object. Returns the deployments for which something changed that a decision could depend on."""
@@ -184,6 +186,8 @@ class Store:
         pods: list[Pod] = []
         mine = [(identity, entry.object) for identity, entry in self._members.get(key, {}).items()] + [*self._claims.get(key, {}).items()]
         for identity, obj in sorted(mine, key=lambda item: (item[0][0].name, item[0][2])):
+            if identity[0] in self.unlisted and identity[0] not in kinds.WORKLOADS:
+                continue
             if isinstance(obj, Pod):
                 pods.append(obj)
             elif identity[0] is kinds.DFLASH_DEPLOYMENT:
@@ -201,6 +205,7 @@ class Store:
             pods=tuple(pods),
             live=live,
             kinds=frozenset(kind.name for kind in self.served if kind.optional),
+            unlisted=frozenset(kind.name for kind in self.unlisted),
         )
 
     def pods(self) -> Iterable[tuple[Key, Pod]]:

@@ -79,6 +79,8 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
         pin=pinned(deployment, stored.records),
     )
 
+    if unknown := blockers.workloads_unknown(snapshot, stored):
+        return replace(_blocked(state, unknown), requeue_after_s=REQUEUE_AFTER_S)
     if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
         return replace(_blocked(state, blockers.name_taken(strangers)), requeue_after_s=REQUEUE_AFTER_S)
     if stored.unreadable:
