@@ -253,7 +253,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PREFETCHING: ReasonDoc("Jobs fetch the candidate's weights to the nodes, before a replica is taken down for it."),
     Reason.PREFETCH_FAILED: ReasonDoc(
         "The candidate's weights could not be fetched, so no replica was taken down for it.",
-        "Fix what the message names, then delete the failed Job, or change the spec.",
+        "Fix what the message names. The next attempt is at the time in the message, or as soon as the failed Job is deleted.",
     ),
     Reason.TAKING_REFERENCE: ReasonDoc("The stable revision answers the probe first, because candidate and stable cannot serve at once."),
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),

@@ -20,6 +20,7 @@ from dflash_controller.planning.revisions.revision import (
 )
 from dflash_controller.planning.state.child_ownership import being_deleted, ref
 from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
+from dflash_controller.planning.state.prefetch_progress import next_attempt
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
@@ -68,11 +69,12 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
 
 
 def _spent_jobs(state: ReconcileState) -> list[Object]:
-    """Returns the prefetch Jobs whose candidate has its replica or is no longer the candidate."""
+    """Returns the prefetch Jobs whose candidate has its replica or is no longer the candidate, and failed ones that are due again."""
     candidate = state.candidate
     wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
     jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
-    return [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    due = [job for job in jobs if (at := next_attempt(job, candidate)) and at <= state.context.now]
+    return [job for job in jobs if job in due or (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
 
 
 def _deserted(state: ReconcileState, revision: str) -> bool:

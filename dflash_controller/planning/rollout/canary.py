@@ -22,7 +22,7 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.maintenance_window import opening
-from dflash_controller.planning.rollout.preparation import prepare
+from dflash_controller.planning.rollout.preparation import fetch, take_reference
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
@@ -150,19 +150,24 @@ def _before(case: CanaryCase) -> CandidateOutcome:
     """Decides on a candidate that has no replica yet."""
     if case.trial.without_surge and case.state.budget.max_unavailable == 0:
         return _no_room(case)
-    if window := case.policy.window:
+    # Fetching takes nothing down, so it does not wait for the window.
+    fetching = fetch(case.state, case.spec, case.stable, case.candidate)
+    if (window := case.policy.window) and not (fetching and fetching.stalls):
         found = opening(window, case.now)
         if not found.open:
             when = f"it opens {found.changes_at:%Y-%m-%d %H:%M} UTC" if found.changes_at else "it never opens"
             seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else REQUEUE_AFTER_S
+            message = f"{case.candidate.name} waits for spec.rollout.window: {when}"
             return case.rule(
                 Phase.PREPARING,
                 Reason.OUTSIDE_WINDOW,
-                f"{case.candidate.name} waits for spec.rollout.window: {when}",
+                f"{message}. {fetching.message}" if fetching else message,
                 tried=False,
+                jobs=fetching.jobs if fetching else (),
                 requeue_after_s=max(1.0, seconds),
             )
-    if waiting := prepare(case.state, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
+    reference = take_reference(case.state, case.policy, case.stable, case.candidate, concurrent=case.concurrent)
+    if waiting := fetching or reference:
         return case.rule(
             Phase.HELD if waiting.stalls else Phase.PREPARING,
             waiting.reason,
