@@ -225,19 +225,18 @@ def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
     if found is not None and found.terminal and found.reason is Reason.ENGINE_FAILING:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
-    left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
+    due = trial.served_at + timedelta(seconds=case.policy.deadline_s + context.probe_waited_s.get(candidate.hash, 0.0))
     intervals = [gate.interval_s for gate in asked.gates.values()]
     more |= {
         "probe": probe_needed(case.state, case.policy, case.stable, candidate, concurrent=case.concurrent),
         "requeue_after_s": max(1.0, min([REQUEUE_AFTER_S, *intervals])),
     }
-    if left_s <= 0:
+    if case.now >= due:
         return _overdue(case, judgement, more, serving=serving)
     if judgement.decision is AnalysisDecision.HOLD and case.by_tuner:
         return case.fail(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
-    due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
     until = f"the deadline is {due:%Y-%m-%d %H:%M} UTC"
     if found is not None:
         return case.rule(Phase.ANALYZING, found.reason, f"{candidate.name} does not serve now. {found.message}", **more)
