@@ -69,6 +69,7 @@ class World:
         """How many times it was asked."""
         self.probes: tuple[ProbeRun, ...] = ()
         self.probe_error: str | None = None
+        self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
         self.tuning = Knowledge()
         self.refusals: dict[Part, Blocker] = {}
@@ -106,6 +107,7 @@ class World:
             metrics=self.metrics,
             probes=self.probes,
             probe_error=self.probe_error,
+            probe_waited_s=self.probe_waited_s,
             warm_up_s=self.warm_up_s,
             tuning=self.tuning,
             refusals=self.refusals,

@@ -152,6 +152,7 @@ def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
         "pod_troubles": "planning.state",
         **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
+        "slots": "observe.probe",
     }
     rows = table("Number")
     assert len(rows) >= 20
