@@ -85,7 +85,9 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
         budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable),
         pools=tuple(pools(seen.snapshot)),
     )
-    held = state.held is not None
+    # A pin names what is to run, so only what makes that unknown or impossible keeps it from being obeyed.
+    pinned_through = state.pin is not None and seen.in_force is None and Part.SERVING not in seen.found and not context.refusals
+    held = state.held is not None and not pinned_through
     state, finished = finish_collapse(state)
     state, aborted = abort_replacement(state)
     asked = blockers.invalid(parsed) if not isinstance(parsed, Spec) else _wanted(state, spec)

@@ -80,7 +80,7 @@ def test_a_deployment_that_was_deleted_is_made_again(obstacle: Callable[[World],
     assert sum(f"chat-{pod['revision']}" == stable and pod["ready"] for pod in world.pods.values()) == 1
 
 
-@pytest.mark.parametrize("obstacle", [invalid, unparsable, service_taken])
+@pytest.mark.parametrize("obstacle", [invalid, unparsable, service_taken, unreadable_candidate])
 def test_a_pin_is_obeyed(obstacle: Callable[[World], str]) -> None:
     world = on_trial()
     former = next(
@@ -90,8 +90,13 @@ def test_a_pin_is_obeyed(obstacle: Callable[[World], str]) -> None:
     )
     obstacle(world)
     annotate(world, names.ANNOTATION_PIN, former)
+    tried = candidate(world)
     world.settle()
-    assert replicas(world) == {former: 2}
+    now = replicas(world)
+    assert now[former] == 2
+    # What cannot be read is scaled down and not deleted.
+    assert set(now) - {former} <= {tried}
+    assert now.get(tried, 0) == 0
 
 
 @pytest.mark.parametrize("obstacle", [invalid, unparsable, service_taken])
