@@ -108,6 +108,12 @@ e2e-model: $(STAMP) # The part of `make e2e` with random sequences of events aga
 e2e-cluster: $(STAMP) binaries # The part of `make e2e` on clusters
 	@echo "==> e2e"; $(ON_CLUSTERS) --ignore=tests/e2e/test_settled_fleet.py tests/e2e
 
+.PHONY: e2e-lws
+e2e-lws: $(STAMP) binaries ## Replicas over several nodes with the real LeaderWorkerSet controller: 3 minutes (LWS=PATH takes another build of it)
+	@export DFLASH_REAL_LWS=1 $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)); \
+	$(BIN)/python -m testbed binaries lws-manager >/dev/null; \
+	echo "==> LeaderWorkerSet"; $(PYTEST) -s tests/testbed/test_leader_worker_sets.py tests/e2e/test_several_nodes.py
+
 .PHONY: e2e-settled
 e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run beside: it would show in what the fleet measures
 	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py

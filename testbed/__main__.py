@@ -28,7 +28,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m testbed", description=__doc__)
     commands = parser.add_subparsers(required=True)
 
-    build = commands.add_parser("binaries", help="build every program (minutes the first time) and print where each lies")
+    build = commands.add_parser("binaries", help="build programs (minutes the first time) and print where each lies")
+    build.add_argument("program", nargs="*", help="only these, among them those that are built on demand")
     build.set_defaults(run=_binaries)
 
     up = commands.add_parser("up", help="start a cluster that stays")
@@ -50,8 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _binaries(_: argparse.Namespace) -> int:
-    for program, path in binaries.paths_of().items():
+def _binaries(parsed: argparse.Namespace) -> int:
+    unknown = [program for program in parsed.program if program not in binaries.FAMILY_OF]
+    if unknown:
+        raise binaries.BinaryError(f"no program named {', '.join(unknown)}; there are {', '.join(binaries.FAMILY_OF)}")
+    for program, path in binaries.paths_of(parsed.program or binaries.PROGRAMS).items():
         print(f"{program}\t{path}")
     return 0
 

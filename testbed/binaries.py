@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import re
@@ -40,6 +41,7 @@ _USUAL_SECONDS = {
     "helm": 20,
     "prometheus": 130,
     "promtool": 10,
+    "lws-manager": 70,
 }
 """Build time in seconds on two cores, in the order of PROGRAMS: later programs of a family find the packages of earlier ones compiled."""
 
@@ -56,6 +58,8 @@ class Family:
     packages: dict[str, str]
     ldflags: str = ""
     tags: str = ""
+    on_demand: bool = False
+    """Built when asked for, not with the others."""
 
     @property
     def module(self) -> Path:
@@ -98,9 +102,10 @@ FAMILIES = (
         {name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
         tags="remove_all_sd,enable_kubernetes_sd",
     ),
+    Family("lws", {"lws-manager": "sigs.k8s.io/lws/cmd"}, on_demand=True),
 )
 FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
-PROGRAMS = tuple(FAMILY_OF)
+PROGRAMS = tuple(program for program, family in FAMILY_OF.items() if not family.on_demand)
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ _ACCEPTED = {
     "helm": _Accepted(("version", "--short"), (3, 14)),
     "prometheus": _Accepted(("--version",), (3, 0)),
     "promtool": _Accepted(("--version",), (3, 0)),
+    "lws-manager": _Accepted(("--version",), (0, 9)),
 }
 
 
@@ -132,7 +138,7 @@ def cache_root() -> Path:
 
 
 def path_of(program: str) -> Path:
-    """Returns the path of a program of PROGRAMS and builds it if needed (minutes for kube-apiserver, progress on stderr).
+    """Returns the path of a program of FAMILIES and builds it if needed (minutes for kube-apiserver, progress on stderr).
 
     Raises BinaryError if it can be neither found nor built, KeyError for an unknown name.
     """
@@ -151,6 +157,17 @@ def paths_of(programs: Iterable[str] = PROGRAMS) -> dict[str, Path]:
     if missing:
         _tell(f"built in {_duration(time.monotonic() - started)}, into {cache_root()}")
     return paths
+
+
+def source_of(program: str, module: str) -> Path:
+    """Returns the folder of a Go module, in the version that a program is built from. Raises BinaryError if it cannot be had."""
+    family = FAMILY_OF[program]
+    _check_go(family)
+    command = ["go", "mod", "download", "-json", module]
+    answer = subprocess.run(command, cwd=family.module, env=_go_environment(), capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise BinaryError(f"{module}, whose manifests {program} needs: {answer.stderr.strip() or answer.stdout.strip()}")
+    return Path(json.loads(answer.stdout)["Dir"])
 
 
 def _at_hand(program: str) -> Path | None:
@@ -227,7 +244,8 @@ def _check_go(family: Family) -> None:
 
 
 def _build(family: Family, program: str, target: Path) -> None:
-    place, usual = f"{PROGRAMS.index(program) + 1}/{len(PROGRAMS)}", f"usually {_duration(_USUAL_SECONDS[program])}"
+    place = "1/1" if family.on_demand else f"{PROGRAMS.index(program) + 1}/{len(PROGRAMS)}"
+    usual = f"usually {_duration(_USUAL_SECONDS[program])}"
     unfinished = target.with_name(f".{program}.{os.getpid()}")
     log_file = target.with_name(f"{program}.log")
     command = ["go", "build", *family.build_flags(), "-o", str(unfinished), family.packages[program]]

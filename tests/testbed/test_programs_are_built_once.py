@@ -28,7 +28,7 @@ def go_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tools = tmp_path / "tools"
     tools.mkdir()
     _program(tools / "go", GO)
-    for program in binaries.PROGRAMS:
+    for program in binaries.FAMILY_OF:
         monkeypatch.delenv("DFLASH_TESTBED_" + program.upper().replace("-", "_"), raising=False)
     monkeypatch.delenv("DFLASH_TESTBED_USE_PATH", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -53,6 +53,12 @@ def test_two_processes_that_need_a_program_at_once_build_it_once(go_calls: Path)
     assert Path(answers[0][0].strip()).read_text().startswith("#!/bin/sh")
     assert go_calls.read_text().splitlines() == ["build"]
     assert "built helm in" in answers[0][1] + answers[1][1]
+
+
+def test_a_program_that_few_need_is_built_only_when_asked_for(go_calls: Path) -> None:
+    assert "lws-manager" not in binaries.PROGRAMS
+    assert binaries.paths_of(["lws-manager"])["lws-manager"].is_file()
+    assert go_calls.read_text().splitlines() == ["build"]
 
 
 def test_a_warm_cache_needs_no_go(go_calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
