@@ -61,6 +61,7 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
         engine.launch(resolved.launch_request(draft.speculation)),
         engine.probes(resolved.version),
         draft.speculation,
+        state.context.defaults.host_path_roots,
     )
     return manifest(
         key.name,
