@@ -7,7 +7,7 @@ their stored pods, although this release renders it alike for both, came with an
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,19 @@ Setting = tuple[str, str, str]
 """Role of the pod, container, and the setting's name: a flag, ``env NAME``, ``image``, ``command``, or a path below ``resources``."""
 
 
-def render(name: str, namespace: str, revision: str, spec: Spec, resolved: Resolved, speculation: Speculation) -> dict[str, Any]:
+def render(
+    name: str,
+    namespace: str,
+    revision: str,
+    spec: Spec,
+    resolved: Resolved,
+    speculation: Speculation,
+    host_path_roots: Sequence[str] = (),
+) -> dict[str, Any]:
     """Returns the workload as this release renders it. Raises ValueError if the engine cannot be launched so."""
     engine = ENGINES[resolved.engine]
     launch = engine.launch(resolved.launch_request(speculation))
-    return workload(name, namespace, revision, spec, resolved, launch, engine.probes(resolved.version), speculation)
+    return workload(name, namespace, revision, spec, resolved, launch, engine.probes(resolved.version), speculation, host_path_roots)
 
 
 def with_speculation(

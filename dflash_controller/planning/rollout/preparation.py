@@ -69,4 +69,5 @@ def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     key = state.snapshot.key
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
     nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
-    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes))
+    roots = state.context.defaults.host_path_roots
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots))

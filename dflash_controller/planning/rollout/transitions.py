@@ -58,7 +58,8 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
     revision, rendered = revision_hash(draft.inputs, draft.speculation, _taken(state)), None
     if stable is not None and stable.resolved == resolved and stable.same_intent(draft.inputs):
         rendered = with_speculation(stable, draft.speculation, revision, key.name, key.namespace, spec)
-    rendered = rendered or render(key.name, key.namespace, revision, spec, resolved, draft.speculation)
+    roots = state.context.defaults.host_path_roots
+    rendered = rendered or render(key.name, key.namespace, revision, spec, resolved, draft.speculation, roots)
     return manifest(
         key.name,
         key.namespace,
