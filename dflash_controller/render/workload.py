@@ -36,8 +36,8 @@ def workload(
 ) -> dict[str, Any]:
     """Returns the workload without ``replicas`` and ``ownerReferences``, which change while the revision exists.
 
-    ``revision`` is the revision's hash, ``host_path_roots`` are the allowed directories for ``storage.hostPath``. Name and hash together must not exceed 50 characters, or the workers of a LeaderWorkerSet are
-    never created.
+    ``revision`` is the revision's hash, ``host_path_roots`` are the allowed directories for ``storage.hostPath``. Name and hash together
+    must not exceed 50 characters, or the workers of a LeaderWorkerSet are never created.
     """
 
     def template(role: str) -> dict[str, Any]:
