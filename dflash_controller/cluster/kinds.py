@@ -73,6 +73,8 @@ CHILDREN = (
 STORED = (DFLASH_DEPLOYMENT, *CHILDREN)
 OPTIONAL = tuple(kind for kind in STORED if kind.optional)
 WORKLOADS = (DEPLOYMENT, LEADER_WORKER_SET)
+DELETED = (CONTROLLER_REVISION, *WORKLOADS, JOB)
+"""What the operator deletes. Garbage collection takes everything else with its DFlashDeployment."""
 CHILD_SELECTOR = names.LABEL_DEPLOYMENT
 """Selects every child of every DFlashDeployment: the label exists."""
 

@@ -17,7 +17,11 @@ INSIDE = {
     DEPLOYMENTS: READ,
     f"{DEPLOYMENTS}/status": {"patch"},
     f"{DEPLOYMENTS}/finalizers": {"update"},
-    **{f"{kind.group}/{kind.plural}": READ | {"create", "patch", "delete"} for kind in kinds.CHILDREN if kind is not kinds.POD},
+    **{
+        f"{kind.group}/{kind.plural}": READ | {"create", "patch"} | ({"delete"} if kind in kinds.DELETED else set())
+        for kind in kinds.CHILDREN
+        if kind is not kinds.POD
+    },
     "/pods": {"list", "watch"},
     "/events": {"get", "create"},
 }

@@ -17,6 +17,7 @@ from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog.catalog import Catalog
+from dflash_controller.cluster.kinds import DELETED, find_kind
 from dflash_controller.cluster.pods import project
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
@@ -325,6 +326,7 @@ class World:
                 item["metadata"]["ownerReferences"] = [dict(owner) for owner in owners]
                 self._touch(item)
             case Delete(ref):
+                assert find_kind(ref.api_version, ref.kind) in DELETED, "the chart grants no more"
                 self._fenced(ref)
                 del self.children[ref.kind, ref.name]
             case Event():

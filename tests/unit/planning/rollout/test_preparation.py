@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.planning.state.plan import Apply, Delete
 from dflash_controller.render import prefetch
 from tests.support.planning_world import UNDECIDED, World
@@ -139,3 +140,19 @@ def test_a_failure_to_fetch_is_shown_before_the_window_opens() -> None:
     fail(world)
     world.settle()
     assert rollout(world)[:2] == ("Held", "PrefetchFailed")
+
+
+def test_pods_and_jobs_mount_no_more_of_a_node_than_the_allowed_directory() -> None:
+    spec = {"target": {"model": "Qwen/Qwen3.5-9B"}, "storage": {"hostPath": {"path": "/mnt/models/chat"}}}
+    world = World(spec, defaults=OperatorDefaults(host_path_roots=("/mnt/models",)))
+    world.settle()
+    world.edit(set_drafter(COMMIT))
+    world.reconcile()
+    world.reconcile()
+    templates = [item["spec"]["template"]["spec"] for item in (*world.of_kind("Deployment"), *world.of_kind("Job"))]
+    assert len(templates) == 2
+    for template in templates:
+        [volume] = [item for item in template["volumes"] if item["name"] == "storage"]
+        assert volume["hostPath"]["path"] == "/mnt/models"
+        [mount] = [item for item in template["containers"][0]["volumeMounts"] if item["name"] == "storage"]
+        assert mount["subPath"] == "chat"
