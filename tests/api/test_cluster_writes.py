@@ -332,6 +332,24 @@ async def test_a_name_held_by_a_stranger_is_shown_to_the_next_plan(operator: Ope
     assert len(operator.store.snapshot(operator.key).others) == 1
 
 
+async def test_a_plan_that_would_write_to_an_object_that_is_not_ours_is_dropped(operator: Operator) -> None:
+    manifest = workload(operator.key.namespace)
+    manifest["metadata"]["name"] = "demo-debug"
+    stranger = ref(await operator.client.create(kinds.DEPLOYMENT, manifest))
+    assert (await operator.reader.refresh(operator.key)).strangers == ("Deployment demo-debug",)
+    steps = (
+        Delete(stranger),
+        Annotate(stranger, {names.ANNOTATION_STATE: "Failed"}),
+        Adopt(stranger, (), names.child_labels("demo")),
+        Apply(manifest, fence=stranger, fenced=True),
+        Apply(manifest, fence=stranger),
+    )
+    for step in steps:
+        with pytest.raises(PlanConflict, match="not the operator's"):
+            await operator.run(step)
+    assert (await operator.read(kinds.DEPLOYMENT, "demo-debug"))["metadata"]["uid"] == stranger.uid
+
+
 async def test_a_stranger_that_goes_away_frees_the_name(operator: Operator) -> None:
     namespace = operator.key.namespace
     stranger = await operator.client.create(kinds.SERVICE, service(namespace, labels={}))

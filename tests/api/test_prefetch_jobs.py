@@ -180,7 +180,7 @@ async def test_pods_of_the_longest_name_are_known_by_the_beginning_of_theirs(ope
     long = Operator(operator.client, operator.key.namespace, "n" * 40)
     await long.client.apply(kinds.SERVICE_ACCOUNT, service_account(long.key.name, long.key.namespace))
     jobs = prefetch_jobs(
-        long.key.name, long.key.namespace, REVISION[:8], parsed(deployment(storage=HOST)), resolved(deployment()), ["b200-1"]
+        long.key.name, long.key.namespace, REVISION, parsed(deployment(storage=HOST)), resolved(deployment()), ["b200-1"]
     )
     [job] = jobs
     assert len(job["metadata"]["name"]) == 63
@@ -197,6 +197,7 @@ async def test_the_deployment_of_the_revision_does_not_count_a_fetching_pod(oper
     await operator.until(lambda seen: any(pod.ready for pod in seen.pods))
     workload = rendered_workload(deployment(storage=CLAIM))
     workload["metadata"]["namespace"] = namespace
+    workload["metadata"]["annotations"] = {names.ANNOTATION_RECORD: json.dumps({"hash": REVISION, "inputs": {}})}
     workload["spec"]["replicas"] = 1
     await operator.client.apply(kinds.DEPLOYMENT, workload)
     await asyncio.to_thread(cluster.kubectl, "-n", namespace, "rollout", "status", f"deploy/{NAME}-{REVISION}", "--timeout=30s")

@@ -22,7 +22,7 @@ from dflash_controller.render.workload import workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACE = "inference"
-REVISION = "r7f9c2d41"
+REVISION = "r7f6c2d4"
 
 
 def deployment(name: str = "qwen", **spec: Any) -> dict[str, Any]:

@@ -92,12 +92,19 @@ def members(children: Iterable[tuple[Object, bool | None]], pods: Iterable[tuple
     labelled, counted = list(children), list(pods)
     recorded = {item["metadata"]["name"] for item, generated in labelled if generated and item["kind"] == "ControllerRevision"}
     ours: list[Object] = [*needed]
+    foreign_names: set[str] = set()
     others: set[str] = set()
     for item, generated in labelled:
-        if generated or (generated is None and item["metadata"]["name"] in recorded):
+        name = item["metadata"]["name"]
+        if generated or (generated is None and name in recorded):
             ours.append(item)
-        elif named := _name(item):
+            continue
+        if item["kind"] in (*_WORKLOADS, "Job"):
+            foreign_names.add(name)
+        if named := _name(item):
             others.add(named)
+    # The name of a stranger may look like ours. Then its pods do, too.
+    counted = [(pod, generated and pod.workload not in foreign_names) for pod, generated in counted]
     ours.sort(key=lambda item: (item["kind"], item["metadata"]["name"]))
     others |= {pod.controller or f"Pod {pod.name}" for pod, generated in counted if not generated}
     revisions = tuple(item for item in ours if item["kind"] == "ControllerRevision")

@@ -329,3 +329,10 @@ def test_a_stranger_that_has_a_name_we_need_is_shown_until_it_is_gone() -> None:
     store.remove(kinds.DEPLOYMENT, {**copied, "metadata": copied["metadata"] | {"resourceVersion": "3"}})
     store.unclaim(KEY, identity)
     assert door(store) == ([], ())
+
+
+def test_pods_of_a_copy_whose_name_could_be_ours_are_its_own() -> None:
+    store = Store()
+    put(store, workload(), pod(), pod(name="copied", owner="demo-rbbbbbbb"), workload("demo-rbbbbbbb"))
+    assert door(store) == ([f"Deployment demo-{HASH}", "Pod demo-x"], ("Deployment demo-rbbbbbbb",))
+    assert [item.name for _, item in store.pods()] == ["demo-x"]

@@ -59,7 +59,8 @@ class Crowded(World):
                 # Of another DFlashDeployment, with its label changed to ours.
                 self._copy_of(child, name.replace(KEY.name, "other", 1), owned=False)
         for name, pod in self.pods.items():
-            for workload in (None, f"{pod['workload']}-debug", "gateway", "report-1"):
+            lookalikes = [f"{KEY.name}-{ANOTHER_HASH[:7]}{letter}" for letter in "abc"]
+            for workload in (None, f"{pod['workload']}-debug", "gateway", "report-1", *lookalikes):
                 self.stranger_pods[f"{name}-of-{workload}"] = pod | {"workload": workload, "ready": True, "terminating": False}
             self.stranger_pods[f"{name}-crashes"] = pod | {"workload": None, "ready": False, "broken": True}
             self.stranger_pods[f"{name}-leaves"] = pod | {"workload": None, "terminating": True}
