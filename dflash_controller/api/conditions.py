@@ -63,6 +63,7 @@ class Reason(StrEnum):
     ENGINE_UNSUPPORTED = "EngineUnsupported"
     NAME_TAKEN = "NameTaken"
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    LEADER_WORKER_SET_UNLISTED = "LeaderWorkerSetUnlisted"
     REVISION_UNREADABLE = "RevisionUnreadable"
     INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     UNSCHEDULABLE = "Unschedulable"
@@ -186,8 +187,12 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Delete or rename that object, or give the DFlashDeployment another name.",
     ),
     Reason.LEADER_WORKER_SET_MISSING: ReasonDoc(
-        "spec.parallelism.nodes is above 1 and the cluster does not serve LeaderWorkerSet.",
+        "A replica spans several nodes, by the spec or in what runs, and the cluster does not serve LeaderWorkerSet.",
         "Install LeaderWorkerSet 0.9 or later, or set spec.parallelism.nodes to 1.",
+    ),
+    Reason.LEADER_WORKER_SET_UNLISTED: ReasonDoc(
+        "Replicas span several nodes, and the API server does not list LeaderWorkerSets; nothing is changed, and what runs keeps running.",
+        "Let the operator list LeaderWorkerSets: its log names the error. It tries again by itself.",
     ),
     Reason.REVISION_UNREADABLE: ReasonDoc(
         "A stored revision was written by a newer operator, or damaged; nothing is changed, and what runs keeps running.",
@@ -297,7 +302,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PREFETCHING: ReasonDoc("Jobs fetch the candidate's weights to the nodes, before a replica is taken down for it."),
     Reason.PREFETCH_FAILED: ReasonDoc(
         "The candidate's weights could not be fetched, so no replica was taken down for it.",
-        "Fix what the message names, then delete the failed Job, or change the spec.",
+        "Fix what the message names. The next attempt is at the time in the message, or as soon as the failed Job is deleted.",
     ),
     Reason.TAKING_REFERENCE: ReasonDoc("The stable revision answers the probe first, because candidate and stable cannot serve at once."),
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Self
 
 
 class ApiError(Exception):
@@ -13,6 +14,10 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
+
+    def about(self, what: str) -> Self:
+        """Returns the same error with a message that says what it is about."""
+        return type(self)(self.code, self.reason, f"{what}: {self.message}")
 
 
 class NotFound(ApiError):

@@ -65,7 +65,9 @@ class Store:
         self._tombstones: dict[Identity, int] = {}
         self._listed: dict[tuple[Kind, str | None], int] = {}
         self.served: frozenset[Kind] = frozenset(kind for kind in kinds.STORED if not kind.optional)
-        """Kinds the API server serves, as last discovered."""
+        """Kinds the API server serves, as last discovered, without the unlisted ones."""
+        self.unlisted: frozenset[Kind] = frozenset()
+        """Optional kinds that the API server serves but does not list. What is known of their objects may be old."""
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
         """Stores an object. Returns the deployments for which something changed that a decision could depend on."""
@@ -199,6 +201,7 @@ class Store:
             live=live,
             kinds=frozenset(kind.name for kind in self.served if kind.optional),
             strangers=found.strangers,
+            unlisted=frozenset(kind.name for kind in self.unlisted),
         )
 
     def pods(self) -> Iterable[tuple[Key, Pod]]:
@@ -213,6 +216,8 @@ class Store:
         for identity, entry in sorted(self._members.get(key, {}).items(), key=lambda item: item[0][2]):
             if isinstance(entry.object, Pod):
                 pods.append((entry.object, bool(entry.generated)))
+            elif identity[0] in self.unlisted and identity[0] not in kinds.WORKLOADS:
+                continue
             elif identity[0] is not kinds.DFLASH_DEPLOYMENT and identity not in claimed:
                 children.append((entry.object, entry.generated))
         return members(children, pods, claimed.values())

@@ -100,7 +100,9 @@ class Snapshot:
     live: bool = False
     """True if the children were read from the API server for this decision, False if they come from the store."""
     kinds: frozenset[str] = field(default_factory=frozenset)
-    """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""
+    """Optional kinds the API server serves and lists: PodMonitor, LeaderWorkerSet."""
+    unlisted: frozenset[str] = frozenset()
+    """Optional kinds that exist but cannot be listed. That an object of such a kind is missing here means nothing."""
     dead_nodes: frozenset[str] = frozenset()
     """Nodes of terminating pods that are gone or not Ready, so that no kubelet ends those pods."""
     strangers: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import aborted_by_hand, rule
+from dflash_controller.planning.rollout.group_starts import note_starts
 from dflash_controller.planning.rollout.movement import goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
@@ -248,11 +249,15 @@ def _decide_candidate(
     While the rollout waits for an obstacle, only an abort counts.
     """
     stable, candidate = state.stable, state.candidate
+    starts: Sequence[Step] = ()
+    if stable is None or candidate is None:
+        state, starts = note_starts(state)
+        stable = state.stable
     if stable is None or (waits and candidate is None):
-        return state, []
+        return state, [*starts]
     if candidate is None:
         state, noted = note_lack_of_room(state)
-        return without_surge(state, stable), [*noted]
+        return without_surge(state, stable), [*starts, *noted]
     if waits:
         state = without_surge(state, candidate)
         state, moved = carry_out(state, found) if (found := aborted_by_hand(state)) else (state, [])

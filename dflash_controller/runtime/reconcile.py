@@ -133,6 +133,7 @@ class Reconciler:
                 metrics_failure=failure,
                 probes=self._prober.answers(key),
                 probe_error=self._prober.error(key),
+                probe_waited_s=self._prober.waited_s(key),
                 tuning=self._tuners.knowledge(snapshot, stored),
                 tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
@@ -147,6 +148,7 @@ class Reconciler:
             self._metrics.forget(key)
             self._tuners.forget(key)
             self._failures.pop(key, None)
+            self._prober.forget(key)
             return
         status = deployment.get("status") or {}
         revisions = {

@@ -36,7 +36,9 @@ class Resync:
         self._queue = queue
         self._metrics = metrics
         self._interval_s = interval_s
+        self._started = time.monotonic()
         self._last: float | None = None
+        self._error: ApiError | None = None
         self._stale: set[tuple[Kind, str | None]] = set()
         self._woken = asyncio.Event()
 
@@ -63,25 +65,41 @@ class Resync:
                     self._queue.add(key, random.uniform(0.0, self._interval_s * SPREAD))
 
     def overdue(self) -> str | None:
-        """Health check: returns a message if lists have failed for three intervals and a minute, else None."""
-        if self._last is None:
+        """Health check: returns a message if there was no complete list for three intervals and a minute, else None.
+
+        It counts from the start of the process, so that a first list that never succeeds is found too.
+        """
+        age = time.monotonic() - (self._started if self._last is None else self._last)
+        if age <= 3 * self._interval_s + 60:
             return None
-        age = time.monotonic() - self._last
-        return f"the last complete list is {age:.0f} s old" if age > 3 * self._interval_s + 60 else None
+        what = f"there was no complete list in {age:.0f} s" if self._last is None else f"the last complete list is {age:.0f} s old"
+        return f"{what}: {self._error}" if self._error else what
 
     async def _relist_until(self, end: float) -> None:
-        """Lists kinds whose watch was restarted, until ``end``. A failed list is left to the next complete one."""
+        """Lists kinds whose watch was restarted, and optional kinds whose list failed, until ``end``.
+
+        Any other failed list is left to the next complete one.
+        """
+        loop, pause_s = asyncio.get_running_loop(), FIRST_RETRY_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end):
                 while True:
-                    await self._woken.wait()
+                    failing = self._reader.failing
+                    again = asyncio.timeout_at(loop.time() + pause_s if failing else None)
+                    with contextlib.suppress(TimeoutError):
+                        async with again:
+                            await self._woken.wait()
                     self._woken.clear()
+                    if again.expired():
+                        self._stale |= self._reader.failing
+                        pause_s *= 2
                     while self._stale:
                         kind, namespace = self._stale.pop()
                         try:
                             self._queue.add_all(await self._reader.relist(kind, namespace))
                         except ApiError as error:
-                            log.warning("%s could not be listed after its watch was restarted: %s", kind.name, error)
+                            log.warning("a list after the restart of a watch failed: %s", error)
+                    self._metrics.left_out(self._store.unlisted)
 
     async def _list(self) -> bool:
         started = time.monotonic()
@@ -89,8 +107,10 @@ class Resync:
             changed = await self._reader.resync()
         except ApiError as error:
             log.error("the cluster could not be listed: %s", error)
+            self._error = error
             return False
-        self._last = time.monotonic()
+        self._last, self._error = time.monotonic(), None
+        self._metrics.left_out(self._store.unlisted)
         self._metrics.resynced()
         log.info("listed the cluster in %.1f s: %d deployments, %d changed", self._last - started, len(self._store.keys()), len(changed))
         self._queue.add_all(changed)

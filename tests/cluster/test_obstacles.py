@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from testbed.cluster import Cluster
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
-from tests.conftest import StartOperator
+from tests.conftest import Kubectl, StartOperator
 from tests.support.deployment import Deployment, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -102,6 +102,22 @@ def test_a_webhook_that_does_not_answer_is_named_and_stops_only_what_it_guards(
         assert deployment.pod_uids() == pods
     wait_until(lambda: deployment.status().get("readyReplicas") == 3, "the third replica once the webhook is gone", 60)
     wait_until(lambda: deployment.condition("Stalled")[0] == "False", "the outage to be over")
+
+
+def test_an_orphaned_deployment_keeps_every_pod(
+    start_operator: StartOperator, cluster: Cluster, kubectl: Kubectl, namespace: str, pod_watch: PodWatch
+) -> None:
+    start_operator()
+    deployment = Deployment(cluster, namespace).create(rollout_spec(3))
+    deployment.wait_done()
+    pods, stable = deployment.pod_uids(), deployment.status()["stableRevision"]
+    old = deployment.children("deployments")[0]["metadata"]["uid"]
+    kubectl("delete", f"deployment/{stable}", "--cascade=orphan")
+    wait_until(lambda: [item["metadata"]["uid"] for item in deployment.children("deployments")] not in ([], [old]), "the Deployment again")
+    deployment.wait_done()
+    deployment.wait_look()
+    assert deployment.pod_uids() == pods
+    assert not breaks(pod_watch.moments(namespace, "chat"), least=3, most=3)
 
 
 def test_going_back_while_replicas_are_replaced_keeps_the_old_ones(

@@ -19,6 +19,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.catalog.catalog import Catalog
+from dflash_controller.cluster.pods import project
 from dflash_controller.engines.protocol import Launch, LaunchRequest
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.engines.sglang.launch import SGLang
@@ -121,6 +122,7 @@ class World:
         """How many times it was asked."""
         self.probes: tuple[ProbeRun, ...] = ()
         self.probe_error: str | None = None
+        self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
         self.tuning = Knowledge()
         self.advice: Advice | None = None
@@ -157,6 +159,8 @@ class World:
         """What the API server answers to those who create pods, by revision; the time of it is when it was first said."""
         self.troubles: dict[str, dict[str, Any]] = {}
         """Fields of pods that are not Ready, by revision: what keeps them from it."""
+        self.raw: dict[str, dict[str, Any]] = {}
+        """Pods that are not Ready as the API server has them, by revision. Name, labels and times are the world's."""
 
     # What a user does.
 
@@ -181,6 +185,7 @@ class World:
             metrics=self.metrics,
             probes=self.probes,
             probe_error=self.probe_error,
+            probe_waited_s=self.probe_waited_s,
             warm_up_s=self.warm_up_s,
             tuning=tuning,
             refusals=self.refusals,
@@ -294,7 +299,7 @@ class World:
         for pod in self.pods.values():
             if pod["revision"] in self.crashing and pod["group"] is not None and pod["node"] is not None:
                 pod.update(ready=False, terminating=True, restarts=1)
-            held = pod["broken"] or pod["revision"] in self.troubles
+            held = pod["broken"] or pod["revision"] in self.troubles or pod["revision"] in self.raw
             pod["ready"] = pod["ready"] or (start and not held and not pod["terminating"] and pod["node"] is not None)
         obey = {"Deployment": self._obey, "LeaderWorkerSet": self._obey_groups}
         seen = [obey[kind](workload) for (kind, _), workload in list(self.children.items()) if kind in obey]
@@ -504,6 +509,18 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
+        if not pod["ready"] and pod["revision"] in self.raw:
+            metadata = {
+                "name": name,
+                "uid": name,
+                "resourceVersion": "1",
+                "labels": {**pod["labels"], "pod-template-hash": "7d4b9c"},
+                "creationTimestamp": pod["made"].isoformat(),
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{pod['workload']}-7d4b9c", "uid": "set", "controller": True}
+                ],
+            }
+            return replace(project({"metadata": metadata, **self.raw[pod["revision"]]}), terminating=pod["terminating"])
         found = Pod(
             name=name,
             uid=pod.get("uid", name),

@@ -20,6 +20,7 @@ from dflash_controller.planning.revisions.revision import (
 )
 from dflash_controller.planning.state.child_ownership import being_deleted, ref
 from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
+from dflash_controller.planning.state.prefetch_progress import next_attempt
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
@@ -89,11 +90,13 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
 
 
 def spent_jobs(state: ReconcileState) -> list[Delete]:
-    """Returns the deletions of prefetch Jobs whose candidate has its replica or is no longer the candidate."""
+    """Returns the deletions of prefetch Jobs whose candidate has its replica or is no longer it, and of failed ones that are due again."""
     candidate = state.candidate
     wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
     jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
-    return [Delete(ref(job)) for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    due = [job for job in jobs if (at := next_attempt(job, candidate)) and at <= state.context.now]
+    spent = [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    return [Delete(ref(job)) for job in jobs if job in due or job in spent]
 
 
 def _deserted(state: ReconcileState, revision: str) -> bool:

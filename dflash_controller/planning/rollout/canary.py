@@ -22,20 +22,19 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.maintenance_window import opening
-from dflash_controller.planning.rollout.preparation import prepare
+from dflash_controller.planning.rollout.preparation import fetch, take_reference
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
 from dflash_controller.planning.rollout.trial_clocks import (
     begun,
     cannot_start_left_s,
-    exits,
     loading_left_s,
-    pods_of,
     served,
     stable_down_left_s,
     ticked,
 )
+from dflash_controller.planning.state.engine_exits import exits, pods_of
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
@@ -192,19 +191,24 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
 
 def _before(case: CanaryCase) -> CandidateOutcome:
     """Decides on a candidate that has no replica yet."""
-    if window := case.policy.window:
+    # Fetching takes nothing down, so it does not wait for the window.
+    fetching = fetch(case.state, case.spec, case.stable, case.candidate)
+    if (window := case.policy.window) and not (fetching and fetching.stalls):
         found = opening(window, case.now)
         if not found.open:
             when = f"it opens {found.changes_at:%Y-%m-%d %H:%M} UTC" if found.changes_at else "it never opens"
             seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else REQUEUE_AFTER_S
+            message = f"{case.candidate.name} waits for spec.rollout.window: {when}"
             return case.rule(
                 Phase.PREPARING,
                 Reason.OUTSIDE_WINDOW,
-                f"{case.candidate.name} waits for spec.rollout.window: {when}",
+                f"{message}. {fetching.message}" if fetching else message,
                 tried=False,
+                jobs=fetching.jobs if fetching else (),
                 requeue_after_s=max(1.0, seconds),
             )
-    if waiting := prepare(case.state, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
+    reference = take_reference(case.state, case.policy, case.stable, case.candidate, concurrent=case.concurrent)
+    if waiting := fetching or reference:
         return case.rule(
             Phase.HELD if waiting.stalls else Phase.PREPARING,
             waiting.reason,
@@ -266,19 +270,18 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
     if ends >= TERMINAL_RESTARTS and found is not None and found.kind is not Kind.NO_ROOM:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
-    left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
+    due = trial.served_at + timedelta(seconds=case.policy.deadline_s + context.probe_waited_s.get(candidate.hash, 0.0))
     waits = [REQUEUE_AFTER_S, *(gate.interval_s for gate in asked.gates.values()), *([] if down_left_s is None else [down_left_s])]
     more |= {
         "probe": probe_needed(case.state, case.policy, case.stable, candidate, concurrent=case.concurrent),
         "requeue_after_s": max(1.0, min(waits)),
     }
-    if left_s <= 0:
+    if case.now >= due:
         return _overdue(case, judgement, more, serving=serving)
     if judgement.decision is AnalysisDecision.HOLD and case.by_tuner:
         return case.fail(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
-    due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
     until = f"the deadline is {due:%Y-%m-%d %H:%M} UTC"
     if found is not None:
         return case.rule(Phase.ANALYZING, found.reason, f"{candidate.name} does not serve now. {found.message}", **more)

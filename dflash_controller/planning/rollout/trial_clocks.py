@@ -1,4 +1,4 @@
-"""Keeps the clocks of a trial and counts the candidate's exits, from what is stored with the trial and the pods as they are now.
+"""Keeps the clocks of a trial, from what is stored with it and the pods as they are now.
 
 Kubernetes has no such clock for a LeaderWorkerSet, and the one of a Deployment runs while pods wait for room. A value changes only at a
 transition, because every change is a write.
@@ -6,15 +6,13 @@ transition, because every change is a write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from dflash_controller.api import names
-from dflash_controller.model.snapshot import Pod
-from dflash_controller.planning.replicas.count import engines
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.trial_state import Trial
+from dflash_controller.planning.state.engine_exits import followed, pods_of, rebased
 from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import CANNOT_START_S, Trouble, failing
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -22,15 +20,12 @@ from dflash_controller.render.startup import progress_deadline_s
 
 STABLE_FAILING_S = 180.0
 """Seconds in which every stable pod fails, after which stable counts as not serving."""
-SEEN_KEPT = 16
-"""UIDs kept of the candidate's pods, the newest."""
-_ENDED = ("Failed", "Succeeded")
 
 
 def ticked(state: ReconcileState, candidate: Revision, trial: Trial, found: Trouble | None) -> Trial:
     """Returns the trial with its clocks set for now. ``found`` is the candidate's trouble; None if it has none or serves."""
     now, pods = state.context.now.replace(microsecond=0), pods_of(state, candidate)
-    trial = _followed(trial, pods)
+    trial = followed(trial, pods)
     trial = replace(trial, stable_down_since=_since(trial.stable_down_since, now) if _stable_is_down(state) else None)
     if trial.served_at is not None:
         return trial
@@ -68,20 +63,6 @@ def begun(trial: Trial) -> Trial:
     )
 
 
-def pods_of(state: ReconcileState, revision: Revision) -> list[Pod]:
-    """Returns the pods of a revision, leaders and workers, with those that are terminating."""
-    served_by = (names.ROLE_ENGINE, names.ROLE_WORKER)
-    return [pod for pod in state.snapshot.pods if pod.revision == revision.hash and pod.role in served_by]
-
-
-def exits(trial: Trial, pods: Sequence[Pod]) -> int:
-    """Returns how many times the candidate's engines have exited, without those that do not count."""
-    alive = {pod.uid for pod in engines(pods) if not pod.terminating and pod.phase not in _ENDED}
-    restarts = sum(pod.restarts for pod in pods if not pod.terminating)
-    gone = sum(uid not in alive for uid in trial.seen)
-    return gone + max(0, restarts - (trial.restarts if alive & set(trial.seen[:1]) else 0))
-
-
 def cannot_start_left_s(state: ReconcileState, trial: Trial) -> float | None:
     """Returns the seconds until a candidate that cannot start is given up; None if it can start."""
     return _left_s(state, trial.cannot_start_since, CANNOT_START_S)
@@ -101,24 +82,6 @@ def stable_down_left_s(state: ReconcileState, stable: Revision, trial: Trial) ->
     workers_fail = any(failing(pod) for pod in pods_of(state, stable) if pod.role == names.ROLE_WORKER and not pod.terminating)
     fails = bool(pods) and all(failing(pod) or workers_fail for pod in pods)
     return _left_s(state, trial.stable_down_since, STABLE_FAILING_S if fails else progress_deadline_s(stable.resolved))
-
-
-def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
-    """Returns the trial with no exit so far counted."""
-    alive = [pod for pod in pods if not pod.terminating and pod.phase not in _ENDED]
-    leaders = tuple(pod.uid for pod in engines(alive) if pod.node is not None)
-    return replace(trial, seen=leaders, restarts=sum(pod.restarts for pod in alive))
-
-
-def _followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
-    """Returns the trial with new pods in ``seen`` and without those that were evicted, drained or deleted although they had not failed."""
-    known, leaders = set(trial.seen), engines(pods)
-    ended = {pod.uid for pod in leaders if pod.terminating or pod.phase in _ENDED}
-    counted = trial.restarts if {pod.uid for pod in leaders} & set(trial.seen[:1]) else 0
-    if ended & known and sum(pod.restarts for pod in pods) <= counted:
-        trial = replace(trial, seen=tuple(uid for uid in trial.seen if uid not in ended), restarts=0)
-    new = tuple(pod.uid for pod in leaders if pod.uid not in known | ended and pod.node is not None)
-    return replace(trial, seen=(*trial.seen, *new)[-SEEN_KEPT:]) if new else trial
 
 
 def _stable_is_down(state: ReconcileState) -> bool:

@@ -62,6 +62,8 @@ class PlannerInputs:
     """Answers of the probe that has just finished."""
     probe_error: str | None = None
     """Why the probe failed to run; None if it did not fail."""
+    probe_waited_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for which a candidate's probe has waited for others, by revision. The candidate's deadline is as much later."""
     tuning: Knowledge = field(default_factory=Knowledge)
     tuning_requeue_s: float = 60.0
     """Seconds between two evaluations of the tuner. No watch reports a change of load."""

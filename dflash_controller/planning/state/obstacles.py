@@ -59,12 +59,9 @@ def find_obstacles(snapshot: Snapshot, stored: StoredRevisions, deployment: Obje
         found[Part.ACCESSORIES] = blockers.name_taken(others)
     if unread:
         found[Part.ROLLOUT] = blockers.revisions_unreadable(unread)
-    if LEADER_WORKER_SET not in snapshot.kinds:
-        grouped = [record for record in stored.records if record.resolved.nodes > 1 and record.state in _ROLES]
-        if grouped:
-            # Without the kind its objects are not seen, and what is not seen may exist.
-            found[Part.SERVING] = found[Part.ROLLOUT] = blockers.leader_worker_set_missing()
-            taken |= {(LEADER_WORKER_SET, record.name) for record in grouped}
+    if missing := blockers.workloads_unknown(snapshot, stored):
+        found[Part.SERVING] = found[Part.ROLLOUT] = missing
+        taken |= {(LEADER_WORKER_SET, record.name) for record in stored.records if record.resolved.nodes > 1}
     return Obstacles(snapshot, stored, found, unknown, in_force, frozenset(taken))
 
 

@@ -39,7 +39,7 @@ class Case:
 _POD = "kubectl describe pod {pod}"
 _LOG = "kubectl logs {pod} -c {container} --previous"
 _REPLICA_SET = "kubectl describe replicaset -l serving.dflash.io/revision={revision}"
-_STATEFUL_SET = "kubectl describe statefulset -l serving.dflash.io/revision={revision}, or kubectl get events"
+_STATEFUL_SET = "kubectl describe statefulset -l leaderworkerset.sigs.k8s.io/name={workload}"
 
 IMAGE = Case(
     "container waits: `ErrImagePull`, `ImagePullBackOff`, `InvalidImageName`, `ErrImageNeverPull`, `ImageInspectError`, "
@@ -106,6 +106,13 @@ RUNS_AGAIN = Case(
     Reason.ENGINE_FAILING,
     "container {container} has exited, and runs again",
     _LOG,
+)
+GROUPS_EXIT = Case(
+    "groups of a LeaderWorkerSet in an active revision that end and come back with new pods, 5 times for each one that does not serve",
+    Kind.CANNOT_START,
+    Reason.ENGINE_FAILING,
+    "groups of {workload} exit again and again and come back with new pods",
+    "kubectl logs -l serving.dflash.io/revision={revision} -c engine --prefix --follow",
 )
 NO_ACCELERATORS = Case(
     "`PodScheduled` False, `Unschedulable`: `Insufficient nvidia.com/gpu` or another device",
@@ -201,7 +208,7 @@ ENDED = Case(
 )
 
 CASES: Sequence[Case] = (
-    *(IMAGE, CONFIG, NOT_CREATED, NOT_STARTED, NOT_SET_UP, EXITS, OUT_OF_MEMORY, KILLED, RUNS_AGAIN),
+    *(IMAGE, CONFIG, NOT_CREATED, NOT_STARTED, NOT_SET_UP, EXITS, OUT_OF_MEMORY, KILLED, RUNS_AGAIN, GROUPS_EXIT),
     *(NO_ACCELERATORS, UNSCHEDULABLE, NO_CLAIM, GATED),
     *(QUOTA, DENIED, NO_ANSWER, NO_ACCOUNT, FORBIDDEN, NO_PODS),
     *(EVICTED, NODE_REFUSES, ENDED),

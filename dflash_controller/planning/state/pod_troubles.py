@@ -12,6 +12,7 @@ from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
+from dflash_controller.planning.state.engine_exits import exits, pods_of
 from dflash_controller.planning.state.pod_trouble_cases import Case, Kind
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
@@ -21,6 +22,8 @@ CANNOT_START_S = 180.0
 """Seconds that a container could not be created or started, after which waiting does not help."""
 SET_UP_S = 120.0
 """Seconds in which the kubelet sets up a pod's volumes and network. Attaching a disk takes a part of them."""
+ENDED_S = 300.0
+"""Seconds from its creation in which a pod that a node refused speaks for its successor."""
 WORKERS_S = 60.0
 """Seconds after its leader in which the workers of a group are created."""
 
@@ -53,8 +56,11 @@ def pod_failure(state: ReconcileState, revision: str | None = None) -> Trouble |
     found = [(_rank(trouble, pod, grouped=grouped), trouble) for pod in pods if (trouble := _of_pod(state, pod))]
     missing = _missing(state, revision)
     first = min(found, default=None, key=lambda item: item[0])
-    if missing and (first is None or first[1].reason is Reason.ENGINE_FAILING):
-        return missing
+    if first is None or first[1].reason is Reason.ENGINE_FAILING:
+        if missing:
+            return missing
+        if loops := _crash_loop(state, revision):
+            return loops
     return first[1] if first else None
 
 
@@ -94,11 +100,22 @@ def failing(pod: Pod) -> bool:
 
 
 def _pods(state: ReconcileState, revision: str | None) -> list[Pod]:
-    """Returns the pods that matter, leaders and workers. A pod that has ended stays in the cluster for long after its successor serves."""
+    """Returns the pods that matter, leaders and workers.
+
+    A pod that has ended stays in the cluster long after its successor serves. It matters if it has no successor, or for some minutes while
+    its successor is not Ready: a node that refuses one pod may refuse the next.
+    """
     served = (names.ROLE_ENGINE, names.ROLE_WORKER)
     pods = [pod for pod in state.snapshot.pods if pod.role in served and revision in (None, pod.revision) and not pod.terminating]
-    alive = {pod.revision for pod in pods if pod.phase not in ("Failed", "Succeeded")}
-    return [pod for pod in pods if pod.phase != "Succeeded" and (pod.phase != "Failed" or pod.revision not in alive)]
+    alive = [pod for pod in pods if pod.phase not in ("Failed", "Succeeded")]
+    succeeded = {pod.revision for pod in alive}
+    starting = {pod.revision for pod in alive if not pod.ready}
+
+    def matters(pod: Pod) -> bool:
+        recent = pod.created_at is not None and (state.context.now - pod.created_at).total_seconds() < ENDED_S
+        return pod.revision not in succeeded or (recent and pod.revision in starting)
+
+    return [*alive, *(pod for pod in pods if pod.phase == "Failed" and matters(pod))]
 
 
 def _rank(trouble: Trouble, pod: Pod, *, grouped: bool) -> tuple[int, bool, str, str]:
@@ -178,6 +195,18 @@ def _missing(state: ReconcileState, revision: str | None) -> Trouble | None:
         if not leaves and (not leaders or (late and len(pods) < size * len(leaders))):
             return _trouble(cases.NO_PODS, "the StatefulSet's events name the cause", workload, oldest)
     return None
+
+
+def _crash_loop(state: ReconcileState, revision: str | None) -> Trouble | None:
+    """Returns the crash loop of an active revision's groups. It names no pod: each lasts for one start only."""
+    active = state.stable or state.candidate
+    if active is None or active.resolved.nodes == 1 or revision not in (None, active.hash):
+        return None
+    pool, workload = state.pool(active.hash), next((item for item in state.snapshot.workloads if revision_of(item) == active.hash), None)
+    lacking = pool.wanted - pool.serving
+    if workload is None or lacking <= 0 or exits(active.trial, pods_of(state, active)) < TERMINAL_RESTARTS * lacking:
+        return None
+    return _trouble(cases.GROUPS_EXIT, "the last words are in the log of the pod that has just ended", workload, terminal=True)
 
 
 def _trouble(case: Case, text: str, about: Pod | Object, since: datetime | None = None, *, terminal: bool = False) -> Trouble:

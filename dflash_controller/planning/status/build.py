@@ -131,7 +131,8 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
     if state.spec is not None and defaults.suspended(state.spec) and moving:
         return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
     if state.candidate is not None and outcome is not None:
-        return (outcome.phase, outcome.reason, _STEPS.get(outcome.phase), outcome.message)
+        step = "Waiting for room" if outcome.phase is Phase.HELD and not outcome.stalls else _STEPS.get(outcome.phase)
+        return (outcome.phase, outcome.reason, step, outcome.message)
     if about.state is RevisionState.FAILED and about is not state.candidate:
         found, phase = about.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
         return (phase, found.reason, _STEPS.get(phase), found.message)

@@ -111,6 +111,65 @@ def test_a_pod_without_status_or_labels() -> None:
     assert (pod.node, pod.ready_since, pod.unschedulable_since) == (None, None, None)
 
 
+def test_what_is_known_of_an_exit_is_kept_by_container() -> None:
+    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-02T00:00:00Z"}}
+    pod = project(
+        raw(
+            {
+                "containerStatuses": [
+                    {"name": "sidecar", "restartCount": 0, "state": {"running": {}}},
+                    {"name": "engine", "restartCount": 1, "state": {"running": {}}, "lastState": last},
+                ]
+            }
+        )
+    )
+    assert (pod.container, pod.exit_code, pod.exit_reason, pod.waiting_reason) == ("engine", 137, "OOMKilled", None)
+
+
+def test_a_container_that_cannot_be_created_comes_before_one_that_exits() -> None:
+    exits = {
+        "name": "a",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1}},
+    }
+    refused = {"name": "b", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
+    pod = project(raw({"containerStatuses": [exits, refused]}))
+    assert (pod.container, pod.waiting_reason, pod.message) == ("b", "ErrImagePull", "b: denied")
+
+
+def test_a_secret_that_is_gone_after_an_exit_is_what_keeps_the_pod() -> None:
+    state = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "s" not found'}}
+    container = {"name": "engine", "restartCount": 1, "state": state, "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    pod = project(raw({"containerStatuses": [container]}))
+    assert (pod.waiting_reason, pod.message, pod.exit_code) == ("CreateContainerConfigError", 'engine: secret "s" not found', 1)
+
+
+def test_a_gated_pod_names_its_gates_and_a_scheduled_one_its_time() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
+    pod = project({**raw({"conditions": [gated]}), "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}})
+    assert (pod.gated, pod.unschedulable) == (True, "scheduling gates kueue.x-k8s.io/admission")
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    assert project(raw({"conditions": [scheduled]})).scheduled_since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_what_a_pod_mounts_is_kept_only_while_it_is_not_set_up() -> None:
+    volumes = [
+        {"name": "a", "secret": {"secretName": "hf-token"}},
+        {"name": "b", "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}, {"secret": {"name": "ca"}}]}},
+        {"name": "c", "emptyDir": {}},
+    ]
+
+    def mounts(status: str, phase: str = "Pending") -> tuple[str, ...] | None:
+        pod = raw({"phase": phase, "conditions": [{"type": "PodReadyToStartContainers", "status": status}]})
+        return project({**pod, "spec": {"nodeName": "n1", "volumes": volumes}}).mounts
+
+    assert mounts("False") == ("Secret/ca", "Secret/hf-token")
+    assert mounts("True") is None
+    assert mounts("False", "Succeeded") is None
+    assert project(raw({"phase": "Failed", "reason": "Evicted"})).reason == "Evicted"
+
+
 HASH = "raaaaaaa"
 GROUPS = "leaderworkerset.sigs.k8s.io"
 

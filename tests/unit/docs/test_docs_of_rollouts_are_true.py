@@ -150,8 +150,9 @@ def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
         **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
         "pod_troubles": "planning.state",
-        "surge": "planning.rollout",
+        **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
+        "slots": "observe.probe",
     }
     rows = table("Number")
     assert len(rows) >= 20

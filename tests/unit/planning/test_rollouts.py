@@ -272,6 +272,19 @@ def test_outside_the_window_a_rollout_waits_and_one_under_way_is_carried_on() ->
     assert phase(world) == "Completed"
 
 
+def test_the_deadline_is_later_by_what_the_candidates_probe_has_waited_for_others() -> None:
+    world = on_trial(rollout={"deadline": "1h"})
+    _, candidate = world.deployment["status"]["candidateRevision"].rsplit("-", 1)
+    world.probe_waited_s = {candidate: 1800.0, "another": 9000.0}
+    world.advance(5399)
+    world.settle()
+    assert phase(world) == "Analyzing"
+    assert "the deadline is 2026-01-01 01:30 UTC" in world.deployment["status"]["rollout"]["message"]
+    world.advance(2)
+    world.settle()
+    assert phase(world) == "Held"
+
+
 @pytest.mark.parametrize(
     ("choice", "end", "reason"),
     [("Hold", "Held", "AnalysisDeadlineExceeded"), ("Promote", "Completed", "Completed"), ("Rollback", "RolledBack", "Inconclusive")],

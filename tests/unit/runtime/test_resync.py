@@ -28,8 +28,11 @@ class Scene:
         self.log: list[tuple[float, str]] = []
         self.failures = failures
         self.pruned = 0
+        self.unlisted: frozenset[kinds.Kind] = frozenset()
+        self.failing: frozenset[tuple[kinds.Kind, str | None]] = frozenset()
         self.queue: WorkQueue[Key] = WorkQueue()
-        self.resync_loop = Resync(cast(Reader, self), cast(Store, self), cast(Executor, self), self.queue, Metrics(), interval_s=300.0)
+        self.metrics = Metrics()
+        self.resync_loop = Resync(cast(Reader, self), cast(Store, self), cast(Executor, self), self.queue, self.metrics, interval_s=300.0)
 
     def keys(self) -> frozenset[Key]:
         return frozenset({KEY, OTHER})
@@ -108,5 +111,47 @@ def test_lists_that_keep_failing_are_a_matter_for_the_liveness_probe(monkeypatch
         assert scene.resync_loop.overdue() is None
         await asyncio.sleep(100.0)
         assert scene.resync_loop.overdue() == "the last complete list is 1000 s old"
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_first_list_that_never_ends_is_a_matter_for_the_liveness_probe_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        loop: Any = asyncio.get_running_loop()
+        monkeypatch.setattr("dflash_controller.runtime.resync.time.monotonic", loop.time)
+        scene = Scene(failures=1000)
+        listing = asyncio.create_task(scene.resync_loop.first())
+        await asyncio.sleep(960.0)
+        assert scene.resync_loop.overdue() is None
+        await asyncio.sleep(1.0)
+        assert scene.resync_loop.overdue() == "there was no complete list in 961 s: 503 ServiceUnavailable: later"
+        listing.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_optional_kinds_that_fail_are_listed_again_with_growing_pauses_until_they_do_not() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.failing = frozenset({(kinds.POD_MONITOR, None)})
+        running = asyncio.create_task(scene.resync_loop.run())
+        await asyncio.sleep(20.0)
+        assert scene.log == [(at, "PodMonitor in None") for at in (1.0, 3.0, 7.0, 15.0)]
+        scene.failing = frozenset()
+        await asyncio.sleep(200.0)
+        assert scene.log[4:] == []
+        running.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_kind_left_out_is_shown_as_a_metric() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.unlisted = frozenset({kinds.POD_MONITOR})
+        await scene.resync_loop.first()
+        page = scene.metrics.page().decode()
+        assert 'dflash_optional_kind_unavailable{kind="PodMonitor"} 1.0' in page
+        assert 'dflash_optional_kind_unavailable{kind="LeaderWorkerSet"} 0.0' in page
 
     run_in_virtual_time(scenario())

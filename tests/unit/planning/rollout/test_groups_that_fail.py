@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from tests.support.planning_world import UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter
 from tests.unit.planning.test_rollouts import candidate, phase
@@ -59,8 +61,10 @@ class GroupWorld(World):
         return moved
 
     def group(self) -> list[dict[str, Any]]:
-        """The pods of the candidate."""
-        return [pod for name, pod in self.pods.items() if name.startswith(f"{candidate(self)}-")]
+        """The pods of the candidate, or of the first group of the active revision."""
+        status = self.deployment["status"]
+        name = status.get("candidateRevision") or status.get("stableRevision")
+        return [pod for key, pod in self.pods.items() if key.startswith(f"{name}-0")]
 
     def recreate(self) -> None:
         """The whole group goes and comes back with new pods, as after a container of it has restarted."""
@@ -193,3 +197,47 @@ def test_workers_that_are_never_created_are_told_with_where_to_look() -> None:
         world.settle()
         assert (phase(world), reason(world), world.condition("Stalled")) == ("Held", "PodsRefused", "False")
         assert "kubectl describe statefulset" in message(world)
+
+
+def revision(world: World) -> str:
+    status = world.deployment["status"]
+    return str(status.get("stableRevision") or status["candidateRevision"]).removeprefix("chat-")
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["stable", "first revision"])
+def test_a_group_of_an_active_revision_that_crashes_in_a_loop_is_named(first: bool) -> None:
+    world = GroupWorld(TWO_NODES | {"replicas": 2})
+    if first:
+        world.reconcile()
+        world.stuck = frozenset({revision(world)})
+    world.settle()
+    world.stuck = frozenset({revision(world)})
+    said = set()
+    for _ in range(12):
+        world.crash(1)
+        world.controllers(start=False)
+        world.advance(60)
+        world.reconcile()
+        said.add((world.condition("Stalled"), world.reason("Stalled")))
+    # One of two replicas may be unavailable. The first start is not done before both serve.
+    assert (world.condition("Ready"), world.reason("Ready")) == (("False", "EngineFailing") if first else ("True", "EnoughReplicas"))
+    assert said == {("False", "NotStalled"), ("True", "EngineFailing")}
+    assert "kubectl logs -l serving.dflash.io/revision=" in next(
+        item["message"] for item in world.deployment["status"]["conditions"] if item["type"] == "Stalled"
+    )
+    world.stuck = frozenset()
+    world.settle()
+    assert (world.condition("Ready"), world.condition("Stalled")) == ("True", "False")
+    world.advance(86400)
+    assert world.reconcile() == 0, "a settled deployment is written to"
+
+
+def test_a_group_of_an_active_revision_that_is_drained_again_and_again_is_not_called_failing() -> None:
+    world = GroupWorld(TWO_NODES | {"replicas": 2})
+    world.settle()
+    world.stuck = frozenset({revision(world)})
+    for _ in range(12):
+        world.recreate()
+        world.advance(60)
+        world.reconcile()
+        assert world.condition("Stalled") == "False"
