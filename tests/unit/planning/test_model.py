@@ -54,6 +54,7 @@ REFUSALS = (
     Refusal(400, "admission webhook denied the request: no"),
     Refusal(500, "failed calling webhook: connection refused"),
 )
+MOST_REPLICAS = 6
 SETTLE_ROUNDS = 80
 ROUND_S = 25.0
 STUCK_ROUNDS = 15
@@ -170,7 +171,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._edit({"replicas": low})
         self._turns(turns)
         self._note("up again")
-        self._edit({"replicas": before + high})
+        self._edit({"replicas": min(MOST_REPLICAS, before + high)})
         self._turns(after)
 
     @rule(obstacle=st.sampled_from(["invalid", "accessory", "record"]), replicas=st.integers(1, 5), refusal=st.sampled_from(REFUSALS))
