@@ -26,7 +26,7 @@ from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
-from dflash_controller.planning.rollout.canary import aborted_by_hand, rule
+from dflash_controller.planning.rollout.canary import rule, rule_under_obstacle
 from dflash_controller.planning.rollout.group_starts import note_starts
 from dflash_controller.planning.rollout.movement import goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
@@ -248,7 +248,7 @@ def _decide_candidate(
 ) -> tuple[ReconcileState, list[Step]]:
     """Decides on the candidate, but not in the plan that makes it one. The status shows the trial before a replica is used for it.
 
-    While the rollout waits for an obstacle, only an abort counts.
+    While the rollout waits for an obstacle, only an abort and scaling to 0 or 1 count.
     """
     stable, candidate = state.stable, state.candidate
     starts: Sequence[Step] = ()
@@ -262,7 +262,8 @@ def _decide_candidate(
         return without_surge(state, stable), [*starts, *noted]
     if waits:
         state = without_surge(state, candidate)
-        state, moved = carry_out(state, found) if (found := aborted_by_hand(state)) else (state, [])
+        found = rule_under_obstacle(state, spec, policy)
+        state, moved = carry_out(state, found) if found else (state, [])
         return state, [*moved]
     if begins:
         message = f"{candidate.name} will replace {stable.name}"
@@ -281,7 +282,7 @@ def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool
         # The next evaluation decides what moves. A replica moved until then would load for nothing.
         return {pool.revision: pool.wanted for pool in state.pools}
     budget, canary = state.budget, None
-    if stable is not None and candidate is not None and (state.pool(candidate.hash).wanted if waits else outcome and outcome.tried):
+    if stable is not None and candidate is not None and (outcome.tried if outcome else waits and state.pool(candidate.hash).wanted):
         canary = candidate.hash
     if outcome is not None and outcome.trial.interrupted and not outcome.tried:
         # The trial may have taken the place of the last serving replica. It gives it back without an outage.

@@ -7,9 +7,9 @@ what an onlooker would: which revision is active, and what happened in the trial
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from dflash_controller.analysis.verdict import AnalysisDecision
@@ -19,7 +19,7 @@ from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.planning.state.plan import Delete, Event, Step
-from tests.support.planning_world import World
+from tests.support.planning_world import WORKLOADS, World
 
 PHASES = {
     *("Preparing", "Canary", "Analyzing", "Progressing", "Completed", "Paused"),
@@ -44,24 +44,34 @@ class Stored:
     reason: str
     inputs: Mapping[str, Any]
     block: int
+    origin: str
+    """Of its last trial: User or Tuner."""
+    runs: Sequence[Any]
+    """Image, arguments and environment of every container."""
+    without_surge: bool
 
     @property
     def pinned_drafter(self) -> bool:
         return len((self.inputs.get("drafter") or {}).get("revision", "")) == 40
 
-    def without_restart(self) -> tuple[dict[str, Any], int]:
-        return {key: value for key, value in self.inputs.items() if key != "restartId"}, self.block
+    def loads_the_same_as(self, other: Stored) -> bool:
+        """Whether the engines of both run the same with the same weights."""
+        restarted = self.inputs.get("restartId") != other.inputs.get("restartId")
+        return self.runs == other.runs and (self.pinned_drafter or not restarted)
 
 
 @dataclass
 class Course:
     """What happened in one trial of a candidate, seen from outside."""
 
-    served_at: datetime | None = None
-    down_since: datetime | None = None
+    served_at: float | None = None
+    """These are seconds that have really passed, whatever clocks say."""
+    down_since: float | None = None
     """Since when no replica of the active revision has served."""
-    with_node_since: datetime | None = None
+    with_node_since: float | None = None
     """Since when a pod of it has had a node."""
+    stuck_since: float | None = None
+    """Since when the cluster keeps it from starting in a way that does not end by itself."""
     judged_bad: bool = False
     had_trouble: bool = False
     asked: set[str] = field(default_factory=set)
@@ -76,17 +86,19 @@ class Scene:
 
     revisions: Mapping[str, Stored]
     replicas: Mapping[str, int]
-    """Of each Deployment."""
+    """Of each workload."""
     existing: Mapping[str, int]
-    """Pods that are not terminating."""
+    """Replicas with a pod that is not terminating."""
     serving: Mapping[str, int]
+    """Replicas of which every pod is Ready."""
+    promised: int
+    """Replicas that still serve when the workloads have done what they are told."""
     terminating: int
     """On nodes that live."""
 
-    @property
-    def promised(self) -> int:
-        """Replicas that still serve when the Deployments have done what they are told."""
-        return sum(min(count, self.replicas.get(name, 0)) for name, count in self.serving.items())
+    def wanted(self, name: str) -> int:
+        """What runs, where nothing says what is wanted."""
+        return self.replicas.get(name, self.existing.get(name, 0))
 
     @property
     def held(self) -> int:
@@ -105,24 +117,34 @@ class Scene:
 
 
 def scene(world: World) -> Scene:
-    existing: dict[str, int] = {}
-    serving: dict[str, int] = {}
-    for pod in world.pods.values():
-        name = f"chat-{pod['revision']}"
-        existing[name] = existing.get(name, 0) + (not pod["terminating"])
-        serving[name] = serving.get(name, 0) + (pod["ready"] and not pod["terminating"])
-    return Scene(
-        {item["metadata"]["name"]: _stored(item) for item in world.of_kind("ControllerRevision")},
-        {item["metadata"]["name"]: item["spec"]["replicas"] for item in world.of_kind("Deployment")},
-        existing,
-        serving,
-        sum(pod["terminating"] and pod["node"] not in world.dead_nodes for pod in world.pods.values()),
-    )
+    size = (world.deployment["spec"].get("parallelism") or {}).get("nodes", 1)
+    workloads = {item["metadata"]["name"]: item["spec"]["replicas"] for kind in WORKLOADS for item in world.of_kind(kind)}
+    replicas: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for name, pod in world.pods.items():
+        replicas.setdefault(pod["workload"], {}).setdefault(name if pod["group"] is None else pod["group"], []).append(pod)
+    existing, serving, promised, terminating = {}, {}, 0, 0
+    for name, groups in replicas.items():
+        alive = {key: [pod for pod in pods if not pod["terminating"]] for key, pods in groups.items()}
+        whole = [key for key, pods in alive.items() if sum(pod["ready"] for pod in pods) >= size]
+        existing[name], serving[name] = sum(bool(pods) for pods in alive.values()), len(whole)
+        left = workloads.get(name, len(groups))
+        # A Deployment removes the worst pods, a LeaderWorkerSet the groups of the highest index.
+        promised += sum(int(key) < left for key in whole if name in workloads) if size > 1 else min(len(whole), left)
+        promised += len(whole) if size > 1 and name not in workloads else 0
+        leaving = [pods for key, pods in groups.items() if not alive[key]]
+        terminating += sum(any(pod["node"] not in world.dead_nodes for pod in pods) for pods in leaving)
+    records = [item for item in world.of_kind("ControllerRevision") if "inputs" in item["data"]]
+    return Scene({item["metadata"]["name"]: _stored(item) for item in records}, workloads, existing, serving, promised, terminating)
 
 
 def _stored(item: Mapping[str, Any]) -> Stored:
     annotations = item["metadata"]["annotations"]
     history = json.loads(annotations[names.ANNOTATION_HISTORY])
+    trials = [entry["origin"] for entry in history if entry["outcome"] == "Candidate"]
+    try:
+        without_surge = bool(json.loads(annotations[names.ANNOTATION_TRIAL])["withoutSurge"])
+    except (KeyError, TypeError, ValueError):
+        without_surge = False
     return Stored(
         item["metadata"]["name"],
         item["revision"],
@@ -130,7 +152,16 @@ def _stored(item: Mapping[str, Any]) -> Stored:
         history[-1]["reason"],
         item["data"]["inputs"],
         item["data"]["speculation"]["blockSize"],
+        trials[-1] if trials else "User",
+        _runs(item["data"]["workload"]["spec"]),
+        without_surge,
     )
+
+
+def _runs(workload: Mapping[str, Any]) -> list[Any]:
+    template = workload.get("leaderWorkerTemplate") or {}
+    pods = [workload["template"]] if "template" in workload else [template["leaderTemplate"], template["workerTemplate"]]
+    return [[container.get(key) for key in ("image", "args", "env")] for pod in pods for container in pod["spec"]["containers"]]
 
 
 @dataclass(frozen=True)
@@ -154,6 +185,9 @@ class Watch:
         """Records that were taken away and are not back yet."""
         self.content = True
         """Nothing was objected to so far."""
+        self.accidents = 0
+        """How often something was taken away that tells the operator what it has done."""
+        self._promotions: Counter[tuple[str, object]] = Counter()
         self._wants: _Wants | None = None
 
     def reconcile(self, stop_after: int | None = None) -> int:
@@ -166,11 +200,11 @@ class Watch:
         after = scene(world)
         self._follow(before, after, judged=world.asked > asked)
         self._budget(before, after)
-        self._revisions(before, after, whole=stop_after is None)
+        self._revisions(before, after, whole=stop_after is None and not world.obstructed)
         self._deletions(before, steps)
         if self.suspended:
             assert all(isinstance(step, Event) for step in steps), "a write under suspend"
-        if stop_after is None and plan.status is not None:
+        if world.status_written:
             self._status(before)
         self.content = True
         return written
@@ -199,6 +233,27 @@ class Watch:
     def suspended(self) -> bool:
         return bool(self.world.deployment["spec"].get("suspend"))
 
+    @property
+    def tuned(self) -> bool:
+        """Whether the block size is the tuner's to choose."""
+        return self.mode != "Off"
+
+    @property
+    def mode(self) -> str:
+        return str((self.world.deployment["spec"].get("tuning") or {}).get("mode"))
+
+    @property
+    def invalid(self) -> bool:
+        """Whether the spec breaks a rule."""
+        return (self.world.deployment["spec"].get("blockSize") or 0) > TRAINED_BLOCK
+
+    @property
+    def cause(self) -> object:
+        """All that a change of revision can follow from."""
+        metadata, advice = self.world.deployment["metadata"], self.world.advice
+        annotations = tuple(sorted((metadata.get("annotations") or {}).items()))
+        return metadata["generation"], annotations, id(advice), self.accidents
+
     def annotation(self, operation: str) -> str | None:
         value: str | None = (self.world.deployment["metadata"].get("annotations") or {}).get(f"{names.GROUP}/{operation}")
         return value
@@ -226,15 +281,17 @@ class Watch:
                 continue
             course = self.courses.setdefault(name, Course())
             if before.serving.get(name, 0):
-                course.served_at = course.served_at or world.now
+                course.served_at = world.lived_s if course.served_at is None else course.served_at
             if not self.suspended:
                 down = self.in_force is not None and not before.serving.get(self.in_force, 0)
-                course.down_since = (course.down_since or world.now) if down else None
+                course.down_since = _since(course.down_since, world.lived_s) if down else None
             course.judged_bad |= judged and world.judgement.decision is AnalysisDecision.FAIL
-            mine = [pod for pod in world.pods.values() if f"chat-{pod['revision']}" == name]
-            course.had_trouble |= any(pod["broken"] for pod in mine) or name.removeprefix("chat-") in world.troubles
+            mine = [pod for pod in world.pods.values() if pod["workload"] == name]
+            revision = name.removeprefix("chat-")
+            in_trouble = revision in world.troubles or revision in world.crashing
+            course.had_trouble |= any(pod["restarts"] for pod in mine) or in_trouble
             if any(pod["node"] for pod in mine):
-                course.with_node_since = course.with_node_since or world.now
+                course.with_node_since = _since(course.with_node_since, world.lived_s)
 
     def _budget(self, before: Scene, after: Scene) -> None:
         floor, ceiling = self.replicas - self.policy.max_unavailable, self.replicas + self.policy.max_surge
@@ -259,24 +316,48 @@ class Watch:
             elif was is not None and was.number != now.number:
                 self._reverted(was, now, before)
                 promoted.append(name)
+            elif was is None:
+                self._made(now, before)
+        for name in promoted:
+            self._promotions[name, self.cause] += 1
+            assert self._promotions[name, self.cause] == 1, f"{name} is promoted twice, and nothing has changed in between"
         if self.in_force is not None and self.in_force not in self.lost:
             expected = promoted[0] if promoted else self._left_by_abort(before, after) or self.in_force
             assert after.in_force == expected, f"{after.in_force} is active in place of {expected}"
         if not self.lost:
             self.in_force = after.in_force
         self._replicas(before, after)
+        if not self.lost and not rebuilt:
+            self._movement(before, after)
+        if whole and not self.suspended and not self.lost and not rebuilt:
+            self._goes_back(before, after)
         # A plan that makes a record again does nothing else: what is wrong with its state is put right by the next.
         if whole and not self.suspended and not self.lost and not rebuilt:
             candidates = after.of_state("Candidate")
             assert len(candidates) <= 1, candidates
-            failed = [item for item in after.of_state("Failed") if self.is_asked_for(item)]
+            failed = [item for item in after.of_state("Failed") if self.is_asked_for(item) and item.origin != "Tuner"]
             stable = after.revisions.get(self.in_force or "")
             if failed and stable is not None and not self.is_asked_for(stable) and self._pin(before) is None:
-                assert not candidates, f"{failed} failed, and {candidates} is tried"
+                others = [item for item in candidates if not self._is_tuned(item, stable)]
+                assert not others, f"{failed} failed, and {others} is tried"
 
     def _pin(self, at: Scene) -> str | None:
         pin = self.annotation("pin")
         return pin if pin in at.revisions else None
+
+    def _is_tuned(self, stored: Stored, in_force: Stored) -> bool:
+        """Whether it is what runs, with another block size."""
+        return stored.origin == "Tuner" and self.mode == "Auto" and canonical(stored.inputs) == canonical(in_force.inputs)
+
+    def _made(self, now: Stored, before: Scene) -> None:
+        """A revision is made if somebody asks for it and none is stored, and what was changed is all that changes."""
+        stable = before.revisions.get(self.in_force or "")
+        assert self.is_asked_for(now) or (stable is not None and self._is_tuned(now, stable)), f"{now} is made, and nobody asked"
+        alike = [item for item in before.revisions.values() if canonical(item.inputs) == canonical(now.inputs)]
+        assert not [item for item in alike if item.block == now.block], f"{now} is stored twice"
+        if stable in alike and stable is not None:
+            more = {flag for flag in self.world.flags if flag in str(now.runs)} - {flag for flag in self.world.flags if flag in str(stable.runs)}
+            assert not more, f"{more} come along with another block size"
 
     def _moved(self, was: Stored, now: Stored, before: Scene) -> None:
         """One revision from one state to another."""
@@ -289,12 +370,12 @@ class Watch:
             case "Candidate", "Failed":
                 self._already_failed(now)
             case "Candidate", "Superseded":
-                assert self._pin(before) or not self.is_needed(now, before), now
+                assert self._pin(before) or self.tuned or now.origin == "Tuner" or not self.is_needed(now, before), now
             case "Failed", "Superseded":
                 assert self._pin(before) is None
                 assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
-                assert self._pin(before) == now.name, f"{now} failed and is tried again"
+                assert self._pin(before) == now.name or was.origin == "Tuner", f"{now} failed and is tried again"
             case "Stable", "Failed" if now.reason == "Aborted":
                 course = self.courses.get(now.name, Course())
                 assert self.annotation("abort") == now.name == self.in_force
@@ -325,8 +406,10 @@ class Watch:
         return max((item for item in before.of_state("Stable") if item.name != name), key=lambda item: item.number).name
 
     def is_needed(self, stored: Stored, at: Scene) -> bool:
-        """What the spec asks for, block size included: where none is written, that in force stays (tuning is off)."""
+        """What the spec asks for, block size included, unless the tuner chooses it. Where none is written, that in force stays."""
         in_force = at.revisions.get(self.in_force or "")
+        if self.tuned:
+            return self.is_asked_for(stored)
         block = self.world.deployment["spec"].get("blockSize", in_force.block if in_force else TRAINED_BLOCK)
         return self.is_asked_for(stored) and stored.block == block
 
@@ -340,7 +423,7 @@ class Watch:
                 assert world.judgement.decision is AnalysisDecision.PROMOTE
                 assert self._texts_compared(now)
             case "NotCompared":
-                assert stable is None or (now.without_restart() == stable.without_restart() and now.pinned_drafter)
+                assert stable is None or now.loads_the_same_as(stable), f"{now} runs otherwise than {stable} and was not compared"
             case "StableNotServing":
                 assert course.forgotten or self._lasted(course.down_since, STABLE_DOWN_S), f"stable is down since {course.down_since}"
             case "PromotedByHand":
@@ -367,44 +450,85 @@ class Watch:
         return not question.text_gates or self.world.probe_error is not None or not question.concurrent
 
     def _already_failed(self, now: Stored) -> None:
-        course = self.courses[now.name]
+        course, tuners = self.courses[now.name], now.origin == "Tuner"
         match now.reason:
             case "Aborted":
                 assert self.annotation("abort") == now.name
                 assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
             case "Inconclusive":
-                assert self.policy.on_inconclusive == "Rollback"
+                assert self.policy.on_inconclusive == "Rollback" or tuners
                 self._past_deadline(course)
             case "AnalysisFailed":
-                assert self.policy.automatic_rollback
+                assert self.policy.automatic_rollback or tuners
                 assert course.judged_bad
             case "EngineFailing":
-                assert self.policy.automatic_rollback
+                assert self.policy.automatic_rollback or tuners
                 assert course.had_trouble or self._lasted(course.with_node_since, LOADS_S)
             case "ImageUnavailable":
-                assert self.policy.automatic_rollback
+                assert self.policy.automatic_rollback or tuners
                 assert course.had_trouble
                 assert course.forgotten or self._lasted(course.with_node_since, CANNOT_START_S)
+            case "ReplicaBias":
+                assert tuners
             case _:
                 raise AssertionError(f"{now} failed for no reason")
 
-    def _lasted(self, since: datetime | None, seconds: float) -> bool:
+    def _lasted(self, since: float | None, seconds: float) -> bool:
         """Time is stored in whole seconds."""
-        return since is not None and (self.world.now - since).total_seconds() >= seconds - 1
+        return since is not None and self.world.lived_s - since >= seconds - 1
 
     def _past_deadline(self, course: Course) -> None:
-        assert course.served_at is not None
-        assert (self.world.now - course.served_at).total_seconds() >= self.policy.deadline_s - 1
+        assert self._lasted(course.served_at, self.policy.deadline_s)
+
+    def _movement(self, before: Scene, after: Scene) -> None:
+        """What is right stays; while a candidate is on trial, or the rollout is paused, all others do, but for what is too much or missing."""
+        in_force, candidates = self.in_force, after.of_state("Candidate")
+        if in_force is None or self.suspended:
+            return
+        paused, place = self.policy.paused, 0
+        for item in candidates:
+            place += not self.policy.max_surge or item.without_surge
+            has = before.wanted(item.name) or before.existing.get(item.name, 0)
+            by_hand = item.name in (self.annotation("promote"), self.annotation("pin"))
+            assert has or not paused or by_hand or not after.replicas.get(item.name, 0), f"{item} is tried although the rollout is paused"
+        kept = after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
+        assert kept, f"{in_force} is right, and shrinks from {before.wanted(in_force)} to {after.wanted(in_force)} of {self.replicas}"
+        if not (paused or self.invalid or candidates):
+            return
+        states = {item.name: item.state for item in after.revisions.values()}
+        frozen = [
+            name
+            for name in {*before.replicas, *before.existing}
+            if name != in_force and (states.get(name) == "Stable" or (paused and states.get(name) in ("Superseded", "Retired")))
+        ]
+        others = sum(before.wanted(name) for name in frozen)
+        spare = max(0, others + before.wanted(in_force) + place - self.replicas) + (not before.wanted(in_force))
+        lost = sum(max(0, before.wanted(name) - after.wanted(name)) for name in frozen)
+        assert lost <= spare, f"{frozen} lose {lost} and are to stay where they are"
+        tried = sum(bool(after.replicas.get(item.name, 0)) for item in candidates) if place else 0
+        missing = max(1, self.replicas - others - tried)
+        grown = after.wanted(in_force) <= max(before.wanted(in_force), missing)
+        assert grown, f"{in_force} grows to {after.wanted(in_force)} while it is to stay where it is"
+
+    def _goes_back(self, before: Scene, after: Scene) -> None:
+        """What is being replaced and is asked for again is active at once, with the replicas that it has."""
+        if self.invalid or self.tuned:
+            return
+        pin = self._pin(before)
+        for item in before.of_state("Stable"):
+            right = item.name == pin if pin else self.is_needed(item, before)
+            if right and before.existing.get(item.name, 0):
+                assert after.in_force == item.name, f"{item} is asked for, and is replaced"
 
     def _replicas(self, before: Scene, after: Scene) -> None:
         """Nothing grows without a stored reason, and a candidate never beyond one replica."""
         self._one_replica(before, after)
         for name, count in after.replicas.items():
-            if count <= before.replicas.get(name, 0):
+            if count <= before.wanted(name):
                 continue
             stored = after.revisions.get(name)
             assert stored is not None, f"{name} grows and is not stored"
-            assert stored.state in ("Candidate", "Stable"), f"{stored} grows"
+            assert stored.state == "Candidate" or name == self.in_force, f"{stored} grows"
             if stored.state == "Candidate" and self.in_force is not None:
                 assert count == 1, f"{stored} gets {count} replicas before it is promoted"
 
@@ -423,7 +547,7 @@ class Watch:
             if not isinstance(step, Delete):
                 continue
             name = step.ref.name
-            if step.ref.kind == "Deployment":
+            if step.ref.kind in WORKLOADS:
                 assert not before.replicas[name]
                 assert not before.existing.get(name, 0)
             if step.ref.kind == "ControllerRevision":
@@ -446,6 +570,10 @@ class Watch:
         assert status["observedGeneration"] == self.world.deployment["metadata"]["generation"]
         if not self.lost:
             assert status.get("stableRevision") == self.in_force
+        existing, serving = sum(before.existing.values()), sum(before.serving.values())
+        shown = (status.get("replicas"), status.get("serving"))
+        if "LeaderWorkerSet" in self.world.kinds or not self.world.of_kind("LeaderWorkerSet"):
+            assert shown == (existing, f"{serving}/{self.replicas}"), f"{existing} exist, {serving} serve, and the status says {shown}"
         if self.world.condition("Ready") == "True":
             self._ready(before)
 
@@ -458,8 +586,16 @@ class Watch:
             stored = now.of_state("Candidate")[0]
         assert stored is not None
         assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
+        needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
+        if "Tuner" in (stored.origin, *(item.origin for item in now.of_state("Candidate"))):
+            # Nobody waits for a change of the tuner, so one under way is no reason not to be ready.
+            assert sum(before.serving.values()) >= needed, "too few serve, and Ready is True"
+            return
         others = {name: count for name, count in before.existing.items() if count and name != stored.name}
         assert not others, f"{others} run, and Ready is True"
         assert before.existing.get(stored.name, 0) <= self.replicas
-        needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
         assert before.serving.get(stored.name, 0) >= needed, "too few serve, and Ready is True"
+
+
+def _since(since: float | None, now: float) -> float:
+    return now if since is None else since

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -16,10 +17,14 @@ from unittest.mock import patch
 from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
+from dflash_controller.api.speculation import Fixed
 from dflash_controller.catalog.catalog import Catalog
 from dflash_controller.cluster.kinds import DELETED, find_kind
 from dflash_controller.cluster.pods import project
+from dflash_controller.engines.protocol import Launch, LaunchRequest
 from dflash_controller.engines.resolve import OperatorDefaults
+from dflash_controller.engines.sglang.launch import SGLang
+from dflash_controller.engines.vllm.launch import VLLM
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.model.probe import ProbeRequest
@@ -27,17 +32,63 @@ from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.roles import read_stored
+from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.child_ownership import is_generated, is_generated_pod, members
 from dflash_controller.planning.state.inputs import Blocker, Knowledge, PlannerInputs
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
+from dflash_controller.tuner.decision import TunerDecision, TunerInputs
+from dflash_controller.tuner.learned import Learned
 
 CATALOG = Catalog.load()
 KEY = Key("models", "chat")
 NODES = ("b200-0", "b200-1", "b200-2", "b200-3")
+NO_GPU = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu"
 PASSED = Judgement(AnalysisDecision.PROMOTE, Reason.ANALYSIS_PASSED, "every limit was kept")
 UNDECIDED = Judgement(AnalysisDecision.CONTINUE, Reason.ANALYZING, "too few samples")
 FAILED = Judgement(AnalysisDecision.FAIL, Reason.ANALYSIS_FAILED, "acceptanceLength 1.02 against 6.4; at most 5 % less is allowed")
 BIASED = Judgement(AnalysisDecision.HOLD, Reason.REPLICA_BIAS, "replicas of one revision differ by 9 %")
+
+
+WORKLOADS = ("Deployment", "LeaderWorkerSet")
+STATUS = "Status"
+"""Stands for a kind where the status of the DFlashDeployment is meant."""
+CONFLICT = 409
+PASSING_FAILURES = 2
+"""Refusals in a row that may pass, before the status says so."""
+
+
+@dataclass(frozen=True)
+class Refusal(Exception):
+    """What the API server answers to a write."""
+
+    code: int
+    message: str
+
+    @property
+    def passing(self) -> bool:
+        return self.code == 429 or self.code >= 500
+
+
+@dataclass
+class Advice:
+    """Stands for ``tuner.policy.decide``: wants one block, under the conditions in which the tuner changes something at all."""
+
+    wants: int | None = None
+    failures: int | None = None
+    """Trials of that block that had failed when it was first wanted. One more, and it is wanted no more."""
+
+    def decide(self, inputs: TunerInputs, learned: Learned) -> TunerDecision:
+        failures = sum(change.block == self.wants and not change.kept for change in inputs.changes)
+        self.failures = failures if self.failures is None else self.failures
+        if inputs.policy.mode == "Off":
+            return TunerDecision("Off", Reason.TUNING_OFF, "off")
+        if inputs.frozen:
+            return TunerDecision("Frozen", Reason.FROZEN, inputs.frozen)
+        outage = inputs.replicas == 1 and not inputs.surge and not inputs.policy.allow_downtime
+        wants = Fixed(self.wants) if self.wants and failures <= self.failures else inputs.speculation
+        may_change = inputs.policy.mode == "Auto" and not (inputs.leaving or inputs.degraded or outage)
+        change = wants if may_change and wants != inputs.speculation else None
+        return TunerDecision("Tuning", Reason.TUNED, f"wants {wants.label()}", wants, change, {"gainPercent": 20.0})
 
 
 class World:
@@ -46,6 +97,8 @@ class World:
     def __init__(self, spec: dict[str, Any], *, defaults: OperatorDefaults | None = None) -> None:
         self.versions = itertools.count(1)
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.lived_s = 0.0
+        """Seconds that have really passed."""
         self.defaults = defaults or OperatorDefaults()
         self.deployment = self._stamped(
             {
@@ -73,12 +126,31 @@ class World:
         self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
         self.tuning = Knowledge()
+        self.advice: Advice | None = None
+        """Decides in place of the tuner. None: the tuner decides, and has learned what ``tuning`` says."""
+        self.flags: tuple[str, ...] = ()
+        """What the operator's release adds to every command line."""
         self.refusals: dict[Part, Blocker] = {}
         """Writes that the API server has just refused."""
+        self.refuses: dict[str, Refusal] = {}
+        """What the API server answers to writes, by kind."""
+        self.failures = 0
+        """Reconciles in a row with a write that was refused."""
+        self.obstructed = False
+        """Whether a write of the last reconcile was refused."""
+        self.status_written = False
+        """Whether the last reconcile wrote the status, or found it as it is."""
+        self.strangers: dict[tuple[str, str], dict[str, Any]] = {}
+        """Objects of users that carry our label."""
+        self.stranger_pods: dict[str, dict[str, Any]] = {}
         self.answering = True
         """The probe is answered at once."""
         self.capacity: int | None = None
         """Pods that the living nodes hold; None: any number. Fewer than there are evict nobody."""
+        self.crashing = set[str]()
+        """Revisions over several nodes whose engines exit. Each exit replaces the whole group."""
+        self.gated = False
+        """Pods without a node have scheduling gates."""
         self.dead_nodes = frozenset[str]()
         self.overdue = frozenset[str]()
         """Revisions whose Deployments exceed their progress deadline."""
@@ -100,7 +172,13 @@ class World:
     # What the operator does.
 
     def plan(self) -> Plan:
-        context = PlannerInputs(
+        """What the operator would do now."""
+        self.seen = self.snapshot()
+        return self._decide(self._context())
+
+    def _context(self) -> PlannerInputs:
+        tuning = self.tuning if self.advice is None else Knowledge(learned=Learned(), measured=3)
+        return PlannerInputs(
             self.now,
             self.defaults,
             CATALOG,
@@ -110,12 +188,18 @@ class World:
             probe_error=self.probe_error,
             probe_waited_s=self.probe_waited_s,
             warm_up_s=self.warm_up_s,
-            tuning=self.tuning,
+            tuning=tuning,
             refusals=self.refusals,
         )
-        with patch("dflash_controller.planning.rollout.canary.judge", self._judge):
-            snapshot = self.snapshot()
-            return decide(snapshot, read_stored(snapshot.revisions), context)
+
+    def _decide(self, context: PlannerInputs) -> Plan:
+        with ExitStack() as patches:
+            patches.enter_context(patch("dflash_controller.planning.rollout.canary.judge", self._judge))
+            if self.advice is not None:
+                patches.enter_context(patch("dflash_controller.planning.tuning.decide", self.advice.decide))
+            if self.flags:
+                patches.enter_context(_release(self.flags))
+            return decide(self.seen, read_stored(self.seen.revisions), context)
 
     def _judge(self, question: AnalysisRequest, evidence: Evidence, now_s: float) -> Judgement:
         self.question, self.evidence = question, evidence
@@ -123,12 +207,15 @@ class World:
         return self.judgement
 
     def advance(self, seconds: float) -> None:
+        """Time passes; with negative seconds, the clock of the operator's machine is put back."""
         self.now += timedelta(seconds=seconds)
+        self.lived_s += max(0.0, seconds)
 
     def snapshot(self) -> Snapshot:
-        pods = [self._pod(name, pod) for name, pod in self.pods.items()]
+        pods = [self._pod(name, pod) for name, pod in {**self.pods, **self.stranger_pods}.items()]
+        served = [item for (kind, _), item in self.children.items() if self.is_served(kind)]
         found = members(
-            [(item, is_generated(item, KEY.name)) for item in _copy(list(self.children.values()))],
+            [(item, is_generated(item, KEY.name)) for item in _copy([*served, *self.strangers.values()])],
             [(pod, is_generated_pod(pod, KEY.name)) for pod in pods],
         )
         return Snapshot(
@@ -148,18 +235,48 @@ class World:
         return self.carry_out(self.plan(), stop_after=stop_after)
 
     def carry_out(self, plan: Plan, *, stop_after: int | None = None) -> int:
-        """The second half of a reconcile. What the probe brought is gone with an operator that is killed."""
-        written = 0
-        for step in plan.steps[:stop_after]:
-            written += self._carry_out(step)
+        """The second half of a reconcile, as the executor does it. What the probe brought is gone with an operator that is killed.
+
+        A refused write stops its own part if that is the rollout. A conflict drops the plan.
+        """
+        written, left, refused, self.status_written = 0, stop_after, dict[Part, Refusal](), False
+        self.obstructed = False
+        for part, steps in plan.parts:
+            for step in steps[:left]:
+                left = None if left is None else left - 1
+                try:
+                    written += self._carry_out(step)
+                except Refusal as error:
+                    self.obstructed = True
+                    if error.code == CONFLICT:
+                        return written
+                    refused.setdefault(part, error)
+                    if part is Part.ROLLOUT:
+                        break
         if stop_after is not None:
             self.probes = ()
             return written
         if self.answering:
             self.probes = _answers(plan.probe, self.now.timestamp())
-        if plan.status is not None:
-            self.deployment["status"] = {key: value for key, value in plan.status.items() if value is not None}
+        if not refused:
+            self.failures = 0
+            self._write_status(plan)
+            return written
+        self.failures += 1
+        told = {part: error for part, error in refused.items() if self.failures > PASSING_FAILURES or not error.passing}
+        if told:
+            blockers = {part: refused_write(error.message, forbidden=error.code == 403, passing=error.passing) for part, error in told.items()}
+            self._write_status(self._decide(replace(self._context(), probes=(), refusals=blockers)))
         return written
+
+    def _write_status(self, plan: Plan) -> None:
+        if plan.status is not None and STATUS not in self.refuses:
+            self.deployment["status"] = {key: value for key, value in plan.status.items() if value is not None}
+            self.status_written = True
+
+    def is_served(self, kind: str) -> bool:
+        """Whether the cluster knows the kind."""
+        return kind not in ("LeaderWorkerSet", "PodMonitor") or kind in self.kinds
 
     def settle(self, rounds: int = 60) -> None:
         """Operator and controllers take turns, every new pod becoming ready, until a round changes nothing."""
@@ -181,12 +298,26 @@ class World:
         self.pods = {name: pod for name, pod in self.pods.items() if not pod["terminating"] or self._lasts(pod)}
         self._place()
         for pod in self.pods.values():
-            held = pod["broken"] or pod["revision"] in {*self.troubles, *self.raw}
+            if pod["revision"] in self.crashing and pod["group"] is not None and pod["node"] is not None:
+                pod.update(ready=False, terminating=True, restarts=1)
+            held = pod["broken"] or pod["revision"] in self.troubles or pod["revision"] in self.raw
             pod["ready"] = pod["ready"] or (start and not held and not pod["terminating"] and pod["node"] is not None)
         obey = {"Deployment": self._obey, "LeaderWorkerSet": self._obey_groups}
         seen = [obey[kind](workload) for (kind, _), workload in list(self.children.items()) if kind in obey]
         self._place()
         return any(seen) or self.pods != before
+
+    def break_pod(self, pod: dict[str, Any], restarts: int) -> None:
+        """Its engine exits and is started again, so many times so far."""
+        pod.update(broken=True, ready=False, restarts=max(restarts, pod.get("restarts", 0)))
+
+    def flicker(self, pod: dict[str, Any]) -> None:
+        """It misses a readiness probe and is Ready again with the next."""
+        pod["ready"] = False
+
+    def orphan(self, workload: str) -> None:
+        """``kubectl delete --cascade=orphan``: the pods stay."""
+        self.children = {(kind, name): item for (kind, name), item in self.children.items() if name != workload or kind not in WORKLOADS}
 
     def lose_node(self, node: str) -> None:
         """Its pods are evicted, and nobody is there to end them."""
@@ -283,6 +414,8 @@ class World:
 
     def _start_pod(self, name: str, workload: dict[str, Any], labels: dict[str, str], *, group: str | None = None, worker: int = 0) -> None:
         self.pods[name] = {
+            "uid": f"pod-{next(self.versions)}",
+            "restarts": 0,
             "revision": revision_of(workload),
             "workload": workload["metadata"]["name"],
             "group": group,
@@ -298,7 +431,7 @@ class World:
 
     def _place(self) -> None:
         """Pods get nodes in the order they were made, and keep them."""
-        living = [node for node in NODES if node not in self.dead_nodes]
+        living = [] if self.gated else [node for node in NODES if node not in self.dead_nodes]
         held = [pod["node"] for pod in self.pods.values() if pod["node"] is not None and pod["node"] not in self.dead_nodes]
         for pod in self.pods.values():
             if pod["node"] is None and not pod["terminating"] and living and (self.capacity is None or len(held) < self.capacity):
@@ -311,7 +444,7 @@ class World:
     def _carry_out(self, step: Any) -> int:
         match step:
             case Create(manifest):
-                key = (manifest["kind"], manifest["metadata"]["name"])
+                key = self._may_write(manifest["kind"], manifest["metadata"]["name"])
                 assert key not in self.children
                 self.children[key] = self._stamped(_copy(dict(manifest)))
             case Annotate(ref, annotations, revision):
@@ -340,11 +473,13 @@ class World:
         live = self.children.get(key)
         assert (live is None) == (fence is None)
         if live is None:
+            self._may_write(*key)
             self.children[key] = self._stamped(_copy(manifest))
             return 1
         wanted = {**live, **manifest, "metadata": {**live["metadata"], **manifest["metadata"]}}
         if wanted == live:
             return 0
+        self._may_write(*key)
         wanted = _copy(wanted)
         if wanted.get("spec") != live.get("spec"):
             wanted["metadata"]["generation"] += 1
@@ -352,8 +487,16 @@ class World:
         self._touch(wanted)
         return 1
 
+    def _may_write(self, kind: str, name: str) -> tuple[str, str]:
+        """Raises the API server's refusal. It knows the kind, and the object is no user's: the operator must see to that."""
+        assert (kind, name) not in self.strangers, f"{kind} {name} is a user's, and is written"
+        assert self.is_served(kind), f"{kind} {name} is written, and the cluster does not know the kind"
+        if kind in self.refuses:
+            raise self.refuses[kind]
+        return (kind, name)
+
     def _fenced(self, ref: Ref) -> dict[str, Any]:
-        item = self.children[ref.kind, ref.name]
+        item = self.children[self._may_write(ref.kind, ref.name)]
         assert item["metadata"]["uid"] == ref.uid
         return item
 
@@ -392,10 +535,11 @@ class World:
             ready=pod["ready"],
             ready_since=pod.setdefault("ready_since", self.now) if pod["ready"] else None,
             terminating=pod["terminating"],
-            restarts=self.restarts if pod["broken"] else 0,
+            restarts=max(pod.get("restarts", 0), self.restarts if pod["broken"] else 0),
             waiting_reason="CrashLoopBackOff" if pod["broken"] else None,
             message="exit code 2: unrecognized arguments" if pod["broken"] else None,
-            unschedulable=None if pod["node"] else "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
+            unschedulable=None if pod["node"] else "kueue.x-k8s.io/admission" if self.gated else NO_GPU,
+            gated=self.gated and not pod["node"],
             unschedulable_since=None if pod["node"] else pod["made"],
             created_at=pod["made"],
             scheduled_since=pod["made"] if pod["node"] else None,
@@ -427,3 +571,18 @@ def _answers(request: ProbeRequest | None, at_s: float) -> tuple[ProbeRun, ...]:
     asked = (request.candidate, request.reference)
     answers = (_ANSWER,) * request.prompts
     return tuple(ProbeRun(side.revision, request.prompts_name, answers, float(round(at_s))) for side in asked if side is not None)
+
+
+@contextmanager
+def _release(flags: tuple[str, ...]) -> Iterator[None]:
+    """A release of the operator whose command lines have these flags too."""
+    with patch.object(SGLang, "launch", _more(SGLang.launch, flags)), patch.object(VLLM, "launch", _more(VLLM.launch, flags)):
+        yield
+
+
+def _more(launch: Any, flags: tuple[str, ...]) -> Any:
+    def launched(engine: Any, request: LaunchRequest) -> Launch:
+        found: Launch = launch(engine, request)
+        return replace(found, args=(*found.args, *flags), worker_args=(*found.worker_args, *flags) if found.worker_args else ())
+
+    return launched

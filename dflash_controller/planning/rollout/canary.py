@@ -124,17 +124,10 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         return aborted
     if "promote" in asked or state.pin is not None:
         return _by_hand(case)
-    # A revision that was active before may still have replicas from then. They are not a trial.
-    on_trial = case.begun and not any(entry["outcome"] == RevisionState.STABLE for entry in candidate.history)
-    if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
-        # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
-        message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
-        trial = replace(begun(trial), interrupted=True, interrupted_at_one=trial.interrupted_at_one)
-        return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
+    if (interrupted := _interrupted(case)) is not None:
+        return interrupted
     if state.budget.replicas == 0 and not policy.paused:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
-    if _left_with_one(case, on_trial=on_trial):
-        return _interrupted_at_one(case)
     if trial.finding is not None:
         return case.fail_or_hold(trial.finding.reason, trial.finding.message)
     if reverts_failure(candidate) and state.pool(candidate.hash).serving:
@@ -148,6 +141,14 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
     return outcome
 
 
+def rule_under_obstacle(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome | None:
+    """Decides on the candidate while an obstacle stops the rollout: it can be aborted, and scaled away. None if it stays as it is."""
+    stable, candidate = state.stable, state.candidate
+    if stable is None or candidate is None:
+        return None
+    return aborted_by_hand(state) or _interrupted(CanaryCase(state, spec, policy, stable, candidate, candidate.trial))
+
+
 def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
     """Returns the end of the trial if the abort annotation names the candidate, else None. It counts under every obstacle."""
     candidate = state.candidate
@@ -156,6 +157,19 @@ def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
     finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
     trial = replace(candidate.trial, finding=finding)
     return CandidateOutcome(Phase.ROLLING_BACK, finding.reason, finding.message, trial, end=RevisionState.FAILED)
+
+
+def _interrupted(case: CanaryCase) -> CandidateOutcome | None:
+    """Returns the outcome if the deployment was scaled to 0 or 1 in the middle of the trial, so that only stable keeps a replica."""
+    state, candidate, trial = case.state, case.candidate, case.trial
+    # A revision that was active before may still have replicas from then. They are not a trial.
+    on_trial = case.begun and not any(entry["outcome"] == RevisionState.STABLE for entry in candidate.history)
+    if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
+        # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
+        message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
+        trial = replace(begun(trial), interrupted=True, interrupted_at_one=trial.interrupted_at_one)
+        return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
+    return _interrupted_at_one(case) if _left_with_one(case, on_trial=on_trial) else None
 
 
 def _left_with_one(case: CanaryCase, *, on_trial: bool) -> bool:

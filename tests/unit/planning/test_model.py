@@ -5,8 +5,10 @@ A long run, with its number of sequences: ``DFLASH_MODEL_SEQUENCES=2000 pytest t
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from dflash_controller.analysis.verdict import MetricVerdict, Outcome
 from dflash_controller.api import names
 from dflash_controller.api.gates import GATE_SPECS
 from tests.support.planning_watch import Watch, scene
-from tests.support.planning_world import BIASED, FAILED, NODES, PASSED, UNDECIDED, World
+from tests.support.planning_world import BIASED, FAILED, NODES, PASSED, STATUS, UNDECIDED, WORKLOADS, Advice, Refusal, World
 
 DRAFTERS = ("a" * 40, "b" * 40, "c" * 40)
 BUDGETS = (
@@ -43,8 +45,24 @@ JUDGEMENTS = {
     for outcome, judgement in {"passed": PASSED, "undecided": UNDECIDED, "failed": FAILED, "biased": BIASED}.items()
 }
 WINDOW = {"schedule": "0 22 * * *", "duration": "2h", "timeZone": "Europe/Berlin"}
+ACCESSORIES = ("Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor")
+REFUSALS = (
+    Refusal(403, "forbidden: exceeded quota: services"),
+    Refusal(403, "forbidden: User cannot patch resource"),
+    Refusal(409, "the object has been modified"),
+    Refusal(422, "spec: Invalid value: field is immutable"),
+    Refusal(400, "admission webhook denied the request: no"),
+    Refusal(500, "failed calling webhook: connection refused"),
+)
+MOST_REPLICAS = 6
 SETTLE_ROUNDS = 80
 ROUND_S = 25.0
+STUCK_ROUNDS = 15
+"""Minutes after which a candidate that cannot start has been given up."""
+OBSTACLE_ROUNDS = 14
+
+EVENTS: Counter[tuple[str, str]] = Counter()
+"""What happened in which phase, in all sequences."""
 
 REPLICAS = st.sampled_from([3, 2, 1, 4, 0, 5])
 TURNS = st.integers(0, 3)
@@ -53,9 +71,12 @@ TURNS = st.integers(0, 3)
 edits = st.one_of(
     REPLICAS.map(lambda count: ("replicas", count)),
     st.sampled_from(DRAFTERS).map(lambda commit: ("drafter", {"revision": commit})),
-    st.sampled_from([16, 8, None]).map(lambda block: ("blockSize", block)),
+    st.sampled_from([16, 8, None, 32, "what runs"]).map(lambda block: ("blockSize", block)),
+    st.sampled_from(["search", "chat"]).map(lambda team: ("podTemplate", {"metadata": {"labels": {"team": team}}})),
+    st.sampled_from(["Auto", "Off", "Advise"]).map(lambda mode: ("tuning", {"mode": mode})),
     st.sampled_from([("drafter", None), ("restartId", "again"), ("restartId", "later"), ("suspend", None), ("suspend", True)]),
 )
+"""A block size of 32 breaks a rule."""
 policies = st.one_of(
     st.sampled_from(BUDGETS),
     st.sampled_from([{"paused": None}, {"paused": True}, {"window": None}, {"window": WINDOW}]),
@@ -74,9 +95,11 @@ policies = st.one_of(
     ),
 )
 accidents = st.one_of(
-    st.sampled_from(["fix", "hang", "end", "overdue", "in time", "scaled by hand"]).map(lambda what: (what, None)),
-    st.tuples(st.sampled_from(["crash", "crash for good"]), st.sampled_from(["candidate", "stable", "any"])),
+    st.sampled_from(["fix", "hang", "end", "overdue", "in time", "scaled by hand", "gates", "no gates"]).map(lambda what: (what, None)),
+    st.tuples(st.sampled_from(["crash", "crash for good", "flicker", "restarted long ago"]), st.sampled_from(["candidate", "stable", "any"])),
+    st.tuples(st.sampled_from(["flicker all", "orphan", "delete", "recreate", "worker"]), st.sampled_from(["candidate", "stable"])),
     st.tuples(st.sampled_from(["image", "quota"]), st.sampled_from(["candidate", "stable"])),
+    st.tuples(st.sampled_from(["served", "not served"]), st.sampled_from(["LeaderWorkerSet", "PodMonitor"])),
     st.sampled_from([None, 0, 2, 3, 4, 6]).map(lambda count: ("capacity", count)),
     st.tuples(st.sampled_from(["node dies", "node returns"]), st.sampled_from(NODES[:3])),
 )
@@ -94,19 +117,35 @@ class DeploymentMachine(RuleBasedStateMachine):
         replicas=REPLICAS,
         budget=st.sampled_from(BUDGETS),
         policy=policies,
-        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up"]),
+        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing"]),
+        mode=st.sampled_from(["Off", "Off", "Auto"]),
+        nodes=st.sampled_from([1, 1, 1, 2]),
     )
-    def begin(self, replicas: int, budget: dict[str, Any], policy: dict[str, Any], already: str) -> None:
+    def begin(self, replicas: int, budget: dict[str, Any], policy: dict[str, Any], already: str, mode: str, nodes: int) -> None:
         rollout = {key: value for key, value in {**budget, **policy}.items() if value is not None}
         if "maxSurge" in policy:
             rollout = policy
-        spec = {"target": {"model": "Qwen/Qwen3.5-9B"}, "replicas": replicas, "tuning": {"mode": "Off"}, "rollout": rollout}
+        if already == "progressing":
+            replicas += 2
+        spec = {"target": {"model": "Qwen/Qwen3.5-9B"}, "replicas": replicas, "tuning": {"mode": mode}, "rollout": rollout}
+        if nodes > 1:
+            spec["parallelism"] = {"tensor": 16, "nodes": nodes}
         self.world = World(spec)
+        self.world.kinds = frozenset({"LeaderWorkerSet", "PodMonitor"})
+        self.world.advice = Advice()
         self.world.warm_up_s = 60.0
         self.watch = Watch(self.world)
         self.seen: list[str] = []
         if already != "new":
             self._turns(4)
+        if already == "progressing":
+            # Some replicas are the new revision's, some the old one's.
+            self._edit({"drafter": {"revision": DRAFTERS[0]}})
+            for _ in range(8):
+                if len(scene(self.world).of_state("Stable")) > 1:
+                    break
+                self._turns(1)
+            self._turns(2)
         if already in ("loading", "on trial", "given up"):
             self.world.judgement = JUDGEMENTS["failed" if already == "given up" else "undecided"]
             self._edit({"drafter": {"revision": DRAFTERS[0]}})
@@ -117,21 +156,63 @@ class DeploymentMachine(RuleBasedStateMachine):
     @rule(change=edits, turns=TURNS)
     def edit(self, change: tuple[str, Any], turns: int) -> None:
         field, value = change
+        now = scene(self.world)
+        if value == "what runs":
+            value = now.revisions[now.in_force].block if now.in_force in now.revisions else None
+        self._note(f"{field} {'' if isinstance(value, dict) else value}")
         self._edit({field: value})
         self._turns(turns)
+
+    @rule(low=st.sampled_from([0, 1]), high=st.sampled_from([0, 1, 2]), turns=st.integers(1, 3), after=TURNS)
+    def autoscale(self, low: int, high: int, turns: int, after: int) -> None:
+        """Down at night, up in the morning."""
+        before = self.watch.replicas
+        self._note(f"down to {low}")
+        self._edit({"replicas": low})
+        self._turns(turns)
+        self._note("up again")
+        self._edit({"replicas": min(MOST_REPLICAS, before + high)})
+        self._turns(after)
+
+    @rule(obstacle=st.sampled_from(["invalid", "accessory", "record"]), replicas=st.integers(1, 5), refusal=st.sampled_from(REFUSALS))
+    def scale_under_an_obstacle(self, obstacle: str, replicas: int, refusal: Refusal) -> None:
+        """What is wrong elsewhere stops no scaling where pods can start."""
+        world = self.world
+        self._note(f"obstacle: {obstacle}")
+        self._heal()
+        world.refuses.clear()
+        spec = {"replicas": replicas, "suspend": None}
+        before = world.deployment["spec"].get("blockSize")
+        if obstacle == "invalid":
+            spec["blockSize"] = 32
+        elif refusal.code != 409:
+            self._refuse_writes("ControllerRevision" if obstacle == "record" else "Service", refusal)
+        self._edit(spec)
+        best = 0
+        for _ in range(OBSTACLE_ROUNDS):
+            self._turns(1)
+            best = max(best, sum(scene(world).serving.values()))
+        wanted = replicas if self.watch.invalid else replicas - self.watch.policy.max_unavailable
+        if scene(world).revisions:
+            assert best >= wanted, f"{best} of {replicas} serve in {OBSTACLE_ROUNDS} rounds"
+        world.refuses.clear()
+        if obstacle == "invalid":
+            self._edit({"blockSize": before})
 
     @rule(whom=st.sampled_from(["Superseded", "Retired", "Failed", "Stable"]), turns=TURNS)
     def go_back(self, whom: str, turns: int) -> None:
         """The spec as it was when it asked for that revision."""
         former = scene(self.world).revisions.get(str(self._name(whom)))
         if former is not None:
-            written = {field: former.inputs.get(field) for field in ("drafter", "restartId")}
+            written = {field: former.inputs.get(field) for field in ("drafter", "restartId", "podTemplate")}
+            self._note(f"back to {whom}")
             self._edit({**written, "blockSize": former.block})
             self._turns(turns)
 
     @rule(change=policies, turns=TURNS)
     def edit_policy(self, change: dict[str, Any], turns: int) -> None:
         rollout = self.world.deployment["spec"].get("rollout") or {}
+        self._note("paused" if change.get("paused") else "policy")
         if not change or "maxSurge" in change:
             rollout = {key: value for key, value in rollout.items() if key not in ("maxSurge", "maxUnavailable")}
         self._edit({"rollout": {key: value for key, value in {**rollout, **change}.items() if value is not None}})
@@ -145,6 +226,7 @@ class DeploymentMachine(RuleBasedStateMachine):
     def annotate(self, operation: str, whom: str | None, turns: int) -> None:
         annotations, key = self.world.deployment["metadata"].setdefault("annotations", {}), f"{names.GROUP}/{operation}"
         name = self._name(whom)
+        self._note(f"{operation} {whom}")
         if name is None:
             annotations.pop(key, None)
         elif annotations.get(key) != name:
@@ -159,6 +241,12 @@ class DeploymentMachine(RuleBasedStateMachine):
         self.world.judgement = JUDGEMENTS[outcome]
         self._turns(turns)
 
+    @rule(block=st.sampled_from([8, 16, None]), turns=st.integers(0, 8))
+    def advise(self, block: int | None, turns: int) -> None:
+        self._note(f"advice {block}")
+        self.world.advice = Advice(block)
+        self._turns(turns)
+
     @rule(outcome=st.sampled_from(["answered", "failing", "stale"]))
     def probe(self, outcome: str) -> None:
         self.world.answering = outcome == "answered"
@@ -171,10 +259,33 @@ class DeploymentMachine(RuleBasedStateMachine):
     @rule(accident=accidents, turns=TURNS, start=st.booleans())
     def accident(self, accident: tuple[str, Any], turns: int, start: bool) -> None:
         what, which = accident
+        self._note(what)
         world, candidates = self.world, [item.name for item in scene(self.world).of_state("Candidate")]
         match what:
             case "crash" | "crash for good":
                 self._crash(which, 5 if what == "crash for good" else 3)
+            case "flicker" | "flicker all" | "restarted long ago":
+                for pod in self._pods(which)[: None if what == "flicker all" else 1]:
+                    if what == "restarted long ago" and pod["ready"]:
+                        pod["restarts"] += 1
+                    elif what != "restarted long ago":
+                        world.flicker(pod)
+            case "orphan" | "delete":
+                for name in self._named(which):
+                    world.orphan(name)
+                    for pod in self._pods(which) if what == "delete" else ():
+                        pod.update(ready=False, terminating=True)
+            case "recreate":
+                for pod in self._pods(which)[:1]:
+                    if pod["group"] is not None:
+                        world.recreate_group(pod["revision"], int(pod["group"]))
+            case "worker":
+                for pod in [pod for pod in self._pods(which) if pod["worker"]][:1]:
+                    world.break_pod(pod, 1)
+            case "served" | "not served":
+                world.kinds = world.kinds | {which} if what == "served" else world.kinds - {which}
+            case "gates" | "no gates":
+                world.gated = what == "gates"
             case "image" | "quota":
                 self._refuse(what, which)
             case "fix":
@@ -196,21 +307,55 @@ class DeploymentMachine(RuleBasedStateMachine):
             case "node returns":
                 world.dead_nodes -= {which}
             case "scaled by hand":
-                for item in world.of_kind("Deployment")[-1:]:
+                for item in [item for kind in WORKLOADS for item in world.of_kind(kind)][-1:]:
                     item["spec"]["replicas"] += 2
                     item["metadata"]["generation"] += 1
         self._turns(turns, start=start)
+
+    @rule(kind=st.sampled_from(["workload", "ControllerRevision", *ACCESSORIES, "ServiceAccount", STATUS]), refusal=st.sampled_from(REFUSALS), turns=TURNS)
+    def refuse_writes(self, kind: str, refusal: Refusal, turns: int) -> None:
+        self._note(f"{refusal.code} for {kind}")
+        self._refuse_writes(kind, refusal)
+        self._turns(turns)
+
+    @rule(turns=TURNS)
+    def accept_writes(self, turns: int) -> None:
+        self.world.refuses.clear()
+        self._turns(turns)
+
+    @rule(kind=st.sampled_from(["ControllerRevision", *WORKLOADS, "Service"]), like_ours=st.booleans(), turns=TURNS)
+    def add_a_stranger(self, kind: str, like_ours: bool, turns: int) -> None:
+        """A copy that a user makes, with its labels and annotations, and the pods of such a copy."""
+        world, owned = self.world, ("chat-rzzzzzz" if like_ours else "chat-debug")
+        for item in [item for item in world.of_kind(kind) if "inputs" in item.get("data", {"inputs": 1})][:1]:
+            made, name = copy.deepcopy(item), f"{owned}{len(world.strangers)}"
+            made["metadata"] |= {"name": name, "uid": f"theirs-{name}"}
+            if like_ours:
+                made["metadata"].pop("ownerReferences", None)
+            world.strangers.setdefault((kind, name), made)
+            for pod in list(world.pods.values())[:1]:
+                mine = {**pod, "uid": f"theirs-{name}", "workload": name if kind in WORKLOADS else None, "ready": True, "terminating": False}
+                world.stranger_pods[f"{name}-1"] = mine
+        self._note("a stranger")
+        self._turns(turns)
 
     @rule(start=st.booleans())
     def controllers(self, start: bool) -> None:
         self.world.controllers(start=start)
 
-    @rule(seconds=st.sampled_from([1, 61, 301, 3600, 7201, 6 * 3600]), turns=TURNS)
+    @rule(seconds=st.sampled_from([1, 61, 301, 3600, 7201, 6 * 3600, -61, -600]), turns=TURNS)
     def wait(self, seconds: int, turns: int) -> None:
         self.world.advance(seconds)
         self._turns(turns)
 
     # The operator.
+
+    @rule(flags=st.sampled_from([(), ("--newer",), ("--newer", "--newest")]), turns=TURNS)
+    def upgrade(self, flags: tuple[str, ...], turns: int) -> None:
+        """Another release of the operator, which renders more."""
+        self._note("upgrade")
+        self.world.flags = flags
+        self._turns(turns)
 
     @rule()
     def reconcile(self) -> None:
@@ -223,7 +368,9 @@ class DeploymentMachine(RuleBasedStateMachine):
     @rule(loss=losses, turns=TURNS)
     def lose(self, loss: tuple[str, int, str], turns: int) -> None:
         what, which, text = loss
-        records = sorted(self.world.of_kind("ControllerRevision"), key=lambda item: -int(item["revision"]))
+        self.watch.accidents += 1
+        records = [item for item in self.world.of_kind("ControllerRevision") if "inputs" in item["data"]]
+        records.sort(key=lambda item: -int(item["revision"]))
         if what == "status":
             self.world.deployment.pop("status", None)
         elif records:
@@ -231,7 +378,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             name = record["metadata"]["name"]
             if what == "record":
                 # Its workload is what it can be made again from, as far as that has been written.
-                workload = self.world.children.get(("Deployment", name))
+                workload = next((item for kind in WORKLOADS for item in self.world.of_kind(kind) if item["metadata"]["name"] == name), None)
                 if workload is not None and _state(workload) == _state(record):
                     del self.world.children["ControllerRevision", name]
                     self.watch.lost.add(name)
@@ -250,15 +397,30 @@ class DeploymentMachine(RuleBasedStateMachine):
     def _come_to_rest(self) -> None:
         world, watch = self.world, self.watch
         rollout = {key: value for key, value in (world.deployment["spec"].get("rollout") or {}).items() if key not in ("paused", "window")}
-        self._edit({"suspend": None, "rollout": rollout})
+        self._edit({"suspend": None, "rollout": rollout, **({"blockSize": None} if watch.invalid else {})})
         for operation in ("promote", "abort", "pin"):
             world.deployment["metadata"].get("annotations", {}).pop(f"{names.GROUP}/{operation}", None)
-        world.judgement, world.capacity, world.answering, world.probe_error = PASSED, None, True, None
-        world.overdue = frozenset()
-        self._fix()
-        for pod in world.pods.values():
-            pod["hangs"] = False
+        world.refuses = {kind: refusal for kind, refusal in world.refuses.items() if kind in ACCESSORIES and refusal.code != 409}
+        world.kinds |= {"LeaderWorkerSet", "PodMonitor"}
+        world.advice = Advice()
+        self._make_room()
+        self._give_up()
+        world.judgement, world.answering, world.probe_error = PASSED, True, None
+        self._heal()
         self._settle()
+        if world.refuses:
+            # Everything else was done. Now the rest can be, too.
+            assert sum(scene(world).serving.values()) >= watch.replicas
+            world.refuses.clear()
+            self._settle()
+        self._end_the_trial()
+        self._check_the_end()
+        if watch.mode == "Auto":
+            self._tune()
+
+    def _end_the_trial(self) -> None:
+        """A trial that waits for a human, or for replicas, ends."""
+        world, watch = self.world, self.watch
         if scene(world).of_state("Candidate") and not watch.replicas:
             # All replicas were scaled away in the middle of a trial: it goes on when there are some.
             self._edit({"replicas": 1})
@@ -270,21 +432,63 @@ class DeploymentMachine(RuleBasedStateMachine):
         if world.deployment["status"]["rollout"]["phase"] == "Held":
             # Only what is documented to wait for a human does, and one word from a human is enough.
             assert world.reason("Stalled") in ("AnalysisFailed", "EngineFailing", "ImageUnavailable"), world.reason("Stalled")
-            assert world.serving() >= watch.replicas
+            assert sum(scene(world).serving.values()) >= watch.replicas
             world.deployment["metadata"].setdefault("annotations", {})[names.ANNOTATION_PROMOTE] = world.deployment["status"][
                 "candidateRevision"
             ]
             watch.asked("promote")
             self._settle()
+
+    def _give_up(self) -> None:
+        """There is room, and what keeps a candidate from starting stays: it is given up, or waits for a human."""
+        world, stuck = self.world, Counter[str]()
+        for _ in range(3 * STUCK_ROUNDS):
+            names_ = [item.name for item in scene(world).of_state("Candidate") if self._is_stuck(item.name)]
+            if not names_:
+                return
+            stuck.update(names_)
+            held = world.deployment["status"]["rollout"]["phase"] == "Held"
+            assert held or stuck[names_[0]] < STUCK_ROUNDS, f"{names_[0]} cannot start, and is not given up"
+            self._turns(1, seconds=60.0)
+
+    def _is_stuck(self, name: str) -> bool:
+        world, course = self.world, self.watch.courses.get(name)
+        held = {name.removeprefix("chat-")} & (world.troubles.keys() | world.crashing)
+        mine = [pod for pod in world.pods.values() if pod["workload"] == name]
+        never_served = course is not None and course.served_at is None
+        return bool(mine) and never_served and (bool(held) or any(pod["broken"] for pod in mine))
+
+    def _tune(self) -> None:
+        """The tuner gets what it wants, and a user who writes another block size afterwards gets that."""
+        world, watch = self.world, self.watch
+        if watch.replicas < 2:
+            self._edit({"replicas": 2})
+            self._settle()
+        now = scene(world)
+        block = 24 - now.revisions[now.in_force or ""].block
+        refused = [item for item in now.of_state("Failed") if item.block == block and item.origin != "Tuner"]
+        if not any(item.inputs == now.revisions[now.in_force or ""].inputs for item in refused):
+            world.advice = Advice(block)
+            self._settle()
+            now = scene(world)
+            assert now.revisions[now.in_force or ""].block == block, "the tuner does not get its block size"
         self._check_the_end()
+        now = scene(world)
+        world.advice, runs = Advice(), now.revisions[now.in_force or ""]
+        if watch.is_asked_for(runs) and world.deployment["spec"].get("blockSize") != 24 - runs.block:
+            self._edit({"blockSize": 24 - runs.block})
+            self._settle()
+            now = scene(world)
+            failed = [item for item in now.of_state("Failed") if item.origin != "Tuner" and watch.is_asked_for(item)]
+            assert failed or now.revisions[now.in_force or ""].block == 24 - runs.block, "the user does not get the block size"
 
     def _check_the_end(self) -> None:
         world, now = self.world, scene(self.world)
-        assert world.serving() == self.watch.replicas
+        assert sum(now.serving.values()) == self.watch.replicas
         assert list(now.replicas) == [now.in_force]
         assert len(now.of_state("Stable")) == 1
         assert not now.of_state("Candidate")
-        failed = [item for item in now.of_state("Failed") if self.watch.is_asked_for(item)]
+        failed = [item for item in now.of_state("Failed") if self.watch.is_asked_for(item) and item.origin != "Tuner"]
         wanted = now.revisions[str(now.in_force)]
         if failed and not self.watch.is_needed(wanted, now):
             assert (world.deployment["status"]["rollout"]["phase"], world.condition("Ready")) == ("RolledBack", "False")
@@ -309,11 +513,15 @@ class DeploymentMachine(RuleBasedStateMachine):
             self.world.advance(ROUND_S)
         raise AssertionError("does not settle")
 
-    def _turns(self, count: int, *, start: bool = True) -> None:
+    def _turns(self, count: int, *, start: bool = True, seconds: float = ROUND_S) -> None:
         for _ in range(count):
             self.watch.reconcile()
             self.world.controllers(start=start)
-            self.world.advance(ROUND_S)
+            self.world.advance(seconds)
+
+    def _note(self, what: str) -> None:
+        phase = ((self.world.deployment.get("status") or {}).get("rollout") or {}).get("phase", "none")
+        EVENTS[what.strip(), phase] += 1
 
     def _edit(self, change: dict[str, Any]) -> None:
         spec = {**self.world.deployment["spec"], **change}
@@ -329,31 +537,53 @@ class DeploymentMachine(RuleBasedStateMachine):
             return whom and "chat-rnothing"
         return max(((item.number, item.name) for item in now.of_state(whom)), default=(0, "chat-rnothing"))[1]
 
+    def _named(self, whose: str) -> list[str]:
+        now = scene(self.world)
+        return [item.name for item in now.of_state("Candidate")] if whose == "candidate" else [now.in_force] if now.in_force else []
+
+    def _pods(self, whose: str) -> list[dict[str, Any]]:
+        """Of the candidate, of the active revision, or all."""
+        chosen = None if whose == "any" else self._named(whose)
+        return [pod for pod in self.world.pods.values() if chosen is None or pod["workload"] in chosen]
+
     def _crash(self, whose: str, restarts: int) -> None:
-        self.world.restarts, now = restarts, scene(self.world)
-        for pod in self.world.pods.values():
-            name = f"chat-{pod['revision']}"
-            state = now.revisions[name].state if name in now.revisions else None
-            if whose == "any" or (state == "Candidate" if whose == "candidate" else name == now.in_force):
-                pod.update(broken=True, ready=False)
-                if whose == "any":
-                    return
+        for pod in self._pods(whose)[: 1 if whose == "any" else None]:
+            if pod["group"] is None:
+                self.world.break_pod(pod, restarts)
+            else:
+                self.world.crashing.add(pod["revision"])
 
     def _refuse(self, what: str, whose: str) -> None:
         """New pods of a revision cannot start: their image is gone, or a quota refuses them."""
-        now = scene(self.world)
-        chosen = [item.name for item in now.of_state("Candidate")] if whose == "candidate" else [now.in_force or ""]
-        for name in chosen:
+        for name in self._named(whose):
             if what == "image":
                 self.world.troubles[name.removeprefix("chat-")] = {"waiting_reason": "ImagePullBackOff", "container": "engine"}
             else:
                 self.world.refused[name.removeprefix("chat-")] = "exceeded quota: gpus"
 
+    def _refuse_writes(self, kind: str, refusal: Refusal) -> None:
+        for refused in WORKLOADS if kind == "workload" else (kind,):
+            self.world.refuses[refused] = refusal
+        if kind in ACCESSORIES:
+            # What is as it should be is not written.
+            self.world.children.pop((kind, "chat"), None)
+
     def _fix(self) -> None:
         self.world.troubles.clear()
         self.world.refused.clear()
+        self.world.crashing.clear()
         for pod in self.world.pods.values():
             pod["broken"] = False
+
+    def _make_room(self) -> None:
+        self.world.capacity, self.world.gated, self.world.overdue = None, False, frozenset()
+        self.world.refused.clear()
+        for pod in self.world.pods.values():
+            pod["hangs"] = False
+
+    def _heal(self) -> None:
+        self._make_room()
+        self._fix()
 
 
 def _state(item: Mapping[str, Any]) -> str:
@@ -392,3 +622,6 @@ def test_whatever_happens_the_invariants_hold_and_the_spec_wins(part: int, capsy
     if "DFLASH_MODEL_SEQUENCES" in os.environ:
         with capsys.disabled():
             print(f"\n{begun} sequences of up to {STEPS} rules", file=sys.__stderr__)
+            phases = sorted({phase for _, phase in EVENTS})
+            for what in sorted({what for what, _ in EVENTS}):
+                print(f"{what:28}", *(f"{phase} {EVENTS[what, phase]}" for phase in phases if EVENTS[what, phase]), file=sys.__stderr__)

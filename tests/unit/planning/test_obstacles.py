@@ -68,6 +68,19 @@ def test_what_serves_is_scaled_and_told(obstacle: Callable[[World], str]) -> Non
     assert world.condition("Ready") == "False"
 
 
+@pytest.mark.parametrize("obstacle", [invalid, unparsable])
+def test_scaling_to_one_in_mid_trial_leaves_the_replica_to_the_active_revision(obstacle: Callable[[World], str]) -> None:
+    world = on_trial()
+    spec, stable, tried = dict(world.deployment["spec"]), str(world.deployment["status"]["stableRevision"]), candidate(world)
+    obstacle(world)
+    world.edit(lambda spec: spec.update(replicas=1))
+    world.settle()
+    assert replicas(world) == {stable: 1, tried: 0}
+    world.edit(lambda now: (now.clear(), now.update({**spec, "replicas": 1})))
+    world.settle()
+    assert (replicas(world)[stable], world.deployment["status"]["rollout"]["reason"]) == (1, "ScaledToOne")
+
+
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_a_deployment_that_was_deleted_is_made_again(obstacle: Callable[[World], str]) -> None:
     world = on_trial()
