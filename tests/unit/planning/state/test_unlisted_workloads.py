@@ -31,6 +31,7 @@ class Cluster(World):
 
 def serving(spec: dict[str, Any]) -> Cluster:
     cluster = Cluster(dict(spec))
+    cluster.kinds = frozenset({"LeaderWorkerSet"})
     cluster.settle()
     assert cluster.deployment["status"]["stableRevision"]
     return cluster
