@@ -217,7 +217,9 @@ class Fleet:
     def _failover(self) -> None:
         _log("killing the leader")
         standby = OperatorProcess(self.cluster, self.settings, name="standby").start()
-        time.sleep(3)
+        listed = "dflash_last_resync_timestamp_seconds"
+        wait_until(lambda: Page.parse(standby.metrics()).value(listed) > 0, "the standby to have listed everything", 120)
+        self._wait_quiet()
         mark = self.cluster.audit_mark()
         self.operator.kill()
         killed = time.monotonic()

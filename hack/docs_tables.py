@@ -26,6 +26,7 @@ from dflash_controller.api.types import Spec, field_classes
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.model.change import Change, Part
 from dflash_controller.planning.revisions.diff import TEXT_STAYS
+from dflash_controller.planning.state.pod_trouble_cases import CASES
 from dflash_controller.runtime.settings import PREFIX, Settings
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -134,6 +135,23 @@ def _raised() -> set[Reason]:
     return {reason for reason in Reason if re.search(rf"\b(Reason\.|REASON_){reason.name}\b", text)}
 
 
+def _pod_troubles() -> str:
+    names = {"pod": "POD", "container": "CONTAINER", "node": "NODE", "workload": "WORKLOAD", "revision": "HASH", "mounts": "…"}
+    rows = [
+        (case.seen, str(case.kind), f"`{case.reason}`", _sentence(case.says.format(**names)), _commands(case.look.format(**names)))
+        for case in CASES
+    ]
+    return _table(("You see", "Kind", "Reason", "The message says", "Where to look"), rows)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _commands(text: str) -> str:
+    return re.sub(r"kubectl .*?(?=,? (?:and|or) kubectl|$)", lambda found: f"`{found[0]}`", text)
+
+
 # Gates
 
 
@@ -210,6 +228,7 @@ _GENERATORS: Mapping[str, Callable[[], str]] = {
     "conditions": _conditions,
     "reasons-in-use": _reasons_in_use,
     "reasons-to-come": _reasons_to_come,
+    "pod-troubles": _pod_troubles,
     "settings": _settings,
     "compared": _compared,
     "gates": _gates,

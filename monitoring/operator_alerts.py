@@ -61,13 +61,13 @@ def operator() -> list[Alert]:
         ),
         Alert(
             name="DFlashWatchStale",
-            expr="time() - max by (namespace) (dflash_last_resync_timestamp_seconds > 0) > 1200",
+            expr="time() - min by (namespace) (dflash_last_resync_timestamp_seconds > 0) > 1200",
             hold="1m",
             severity="warning",
             summary=f"{_OPERATOR} has not listed its objects for {{{{ $value | humanizeDuration }}}}",
             description=(
-                "It relies on watches alone, and a watch may have missed something. The kubelet restarts it after three intervals and a "
-                "minute."
+                "One of its replicas relies on watches alone, and a watch may have missed something. The kubelet restarts it after three "
+                "intervals and a minute."
             ),
             page="watch-stale",
             source=f"{_OPERATIONS}: it lists every 5 min; 20 min are four lists.",

@@ -148,8 +148,8 @@ def rollouts() -> list[Alert]:
             severity="warning",
             summary=f"{DEPLOYMENT}: the rollout is held and waits for your decision",
             description=(
-                "The analysis was inconclusive at spec.rollout.deadline, or its result needs a human. No pod is replaced; all revisions "
-                "serve. Promote or abort the candidate."
+                "The analysis was inconclusive at spec.rollout.deadline, or its result needs a human: promote or abort the candidate. "
+                "Or the cluster has no room for the candidate's pod: make room, or wait. No pod is replaced; all revisions serve."
             ),
             page="rollout-held",
             source="The operator decides; 5 min leave out a transient phase.",

@@ -27,7 +27,8 @@ from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import Probe
-from dflash_controller.runtime.leader_lifecycle import lead, wait_to_lead
+from dflash_controller.runtime.backlog import Backlog
+from dflash_controller.runtime.leader_lifecycle import serve
 from dflash_controller.runtime.logs import configure_logging
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics
@@ -46,7 +47,7 @@ log = logging.getLogger("dflash_controller.main")
 
 
 async def run(settings: Settings) -> bool:
-    """Waits for the Lease, leads, and stops. Returns False if it ended for another reason than a stop signal."""
+    """Follows the cluster, leads when it has the Lease, and stops. Returns False if it ended for another reason than a stop signal."""
     stop = _stop_on_signals()
     metrics = Metrics(settings.lease_name)
     identity = f"{settings.pod_name}_{uuid.uuid4().hex[:8]}"
@@ -64,10 +65,6 @@ async def run(settings: Settings) -> bool:
                 lease_client, namespace=settings.lease_namespace, name=settings.lease_name, identity=identity, timing=timing
             )
             server.ready_while("API server answers", candidate.silent)
-        if not await wait_to_lead(candidate, stop):
-            return True
-        metrics.leading(True)
-
         store = Store()
         queue: WorkQueue[Key] = WorkQueue(observe_wait=metrics.waited)
         metrics.watch_queue(lambda: queue.depth, lambda: queue.oldest_s)
@@ -89,12 +86,13 @@ async def run(settings: Settings) -> bool:
             tuning_requeue_s=settings.tuning_seconds,
             warm_up_s=settings.warm_up_seconds,
         )
-        resync = Resync(reader, store, executor, queue, metrics, interval_s=settings.resync_seconds)
-        sink = EventSink(store, enqueue=queue.add, arrived=metrics.event_arrived, opened=resync.watch_opened)
+        backlog = Backlog(queue)
+        resync = Resync(reader, store, executor, backlog, metrics, interval_s=settings.resync_seconds)
+        sink = EventSink(store, enqueue=backlog.add, arrived=metrics.event_arrived, opened=resync.watch_opened)
         watches = Watches(sink, namespaces=settings.namespaces, identity=identity)
         server.live_while("cluster is listed", resync.overdue)
 
-        return await lead(
+        return await serve(
             candidate,
             stop,
             resync=resync,
@@ -102,6 +100,7 @@ async def run(settings: Settings) -> bool:
             queue=queue,
             worker=Worker(reconciler, queue, metrics),
             workers=settings.workers,
+            leading=lambda: metrics.leading(True),
             background=(measurements.collector.run(), prober.run()),
         )
 

@@ -35,6 +35,8 @@ class ConditionType(StrEnum):
     """The current rollout, if any, makes progress and no metric failed."""
     SPECULATION_HEALTHY = "SpeculationHealthy"
     """The drafter's tokens are being accepted."""
+    ACCESSORIES_READY = "AccessoriesReady"
+    """Service, PodDisruptionBudget, NetworkPolicy, PodMonitor and the Jobs that fetch weights are as the spec asks."""
 
 
 class Reason(StrEnum):
@@ -44,6 +46,7 @@ class Reason(StrEnum):
     ENOUGH_REPLICAS = "EnoughReplicas"
     TOO_FEW_REPLICAS = "TooFewReplicas"
     SCALED_TO_ZERO = "ScaledToZero"
+    SCALED_TO_ONE = "ScaledToOne"
     AS_SPECIFIED = "AsSpecified"
     NEW_GENERATION = "NewGeneration"
     STARTING = "Starting"
@@ -60,15 +63,24 @@ class Reason(StrEnum):
     ENGINE_UNSUPPORTED = "EngineUnsupported"
     NAME_TAKEN = "NameTaken"
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
+    LEADER_WORKER_SET_UNLISTED = "LeaderWorkerSetUnlisted"
     REVISION_UNREADABLE = "RevisionUnreadable"
     INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     UNSCHEDULABLE = "Unschedulable"
     PODS_REFUSED = "PodsRefused"
+    SCHEDULING_GATED = "SchedulingGated"
+    EVICTED = "Evicted"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONFIG_MISSING = "ConfigMissing"
+    CONTAINER_NOT_CREATED = "ContainerNotCreated"
     ENGINE_FAILING = "EngineFailing"
     ROLLED_BACK = "RolledBack"
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
     DEFINITION_OUTDATED = "DefinitionOutdated"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    ADMISSION_DENIED = "AdmissionDenied"
+    WRITES_FAIL = "WritesFail"
     # Metrics.
     MEASURED = "Measured"
     NO_TRAFFIC = "NoTraffic"
@@ -108,6 +120,7 @@ class Reason(StrEnum):
     ANALYSIS_PASSED = "AnalysisPassed"
     ROLLING_BACK = "RollingBack"
     SUPERSEDED = "Superseded"
+    REVERTED = "Reverted"
     REPLICA_BIAS = "ReplicaBias"
     TRAFFIC_DIFFERS = "TrafficDiffers"
     TEXT_DIFFERS = "TextDiffers"
@@ -124,6 +137,8 @@ class Reason(StrEnum):
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
+    FOREIGN_OBJECT = "ForeignObject"
+    RENDERED_DIFFERENTLY = "RenderedDifferently"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
@@ -143,6 +158,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Fewer engine pods are serving than replicas - maxUnavailable.", "Look at the pods that are not Ready: their events and logs."
     ),
     Reason.SCALED_TO_ZERO: ReasonDoc("spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve."),
+    Reason.SCALED_TO_ONE: ReasonDoc(
+        "spec.replicas became 1 in the middle of a trial, and the stable revision keeps the one replica.",
+        "Raise spec.replicas or set spec.rollout.maxSurge to 1, and the trial goes on; or promote or abort the candidate by annotation.",
+    ),
     Reason.AS_SPECIFIED: ReasonDoc("All desired replicas serve what the spec asks for."),
     Reason.NEW_GENERATION: ReasonDoc("The spec was changed, and the operator has not acted on it yet."),
     Reason.STARTING: ReasonDoc("Engine pods are loading their models; status.startupBudgetSeconds says how long that may take."),
@@ -168,24 +187,51 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Delete or rename that object, or give the DFlashDeployment another name.",
     ),
     Reason.LEADER_WORKER_SET_MISSING: ReasonDoc(
-        "spec.parallelism.nodes is above 1 and the cluster does not serve LeaderWorkerSet.",
+        "A replica spans several nodes, by the spec or in what runs, and the cluster does not serve LeaderWorkerSet.",
         "Install LeaderWorkerSet 0.9 or later, or set spec.parallelism.nodes to 1.",
+    ),
+    Reason.LEADER_WORKER_SET_UNLISTED: ReasonDoc(
+        "Replicas span several nodes, and the API server does not list LeaderWorkerSets; nothing is changed, and what runs keeps running.",
+        "Let the operator list LeaderWorkerSets: its log names the error. It tries again by itself.",
     ),
     Reason.REVISION_UNREADABLE: ReasonDoc(
         "A stored revision was written by a newer operator, or damaged; nothing is changed, and what runs keeps running.",
         "Upgrade the operator, or delete the ControllerRevision the message names if nothing runs it.",
     ),
     Reason.INSUFFICIENT_ACCELERATORS: ReasonDoc(
-        "An engine pod cannot be scheduled.", "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0."
+        "No node has the accelerators that an engine pod needs. The pod stays pending and starts when there is room.",
+        "Free or add accelerators, lower spec.replicas, or set spec.rollout.maxSurge to 0.",
     ),
     Reason.UNSCHEDULABLE: ReasonDoc(
-        "No node accepts an engine pod, for another reason than accelerators.", "The message is the scheduler's: fix what it names."
+        "No node accepts an engine pod, for another reason than accelerators. The pod stays pending and starts when a node accepts it.",
+        "The message is the scheduler's: fix what it names.",
+    ),
+    Reason.SCHEDULING_GATED: ReasonDoc(
+        "A queue, for instance Kueue, has not admitted an engine pod yet. The pod stays pending.",
+        "Look at the queue that owns the gate the message names.",
     ),
     Reason.PODS_REFUSED: ReasonDoc(
-        "The API server refuses the engine pods (a quota, a missing priority class, a policy).", "Fix what the message names."
+        "The API server refuses the engine pods (a quota, a policy, a webhook, a missing priority class).",
+        "Fix what the message names; the controller tries again by itself.",
+    ),
+    Reason.EVICTED: ReasonDoc(
+        "A node gave an engine pod up or refused it (memory or disk pressure, a shutdown, a device that is gone).",
+        "Look at the node that the message names.",
+    ),
+    Reason.IMAGE_UNAVAILABLE: ReasonDoc(
+        "A container's image cannot be pulled: its name, its registry, or the pull secret.",
+        "Look at the pod's events, and fix spec.engine.image or the pull secret.",
+    ),
+    Reason.CONFIG_MISSING: ReasonDoc(
+        "An engine pod needs a Secret, a ConfigMap, a key or a volume claim that does not exist.",
+        "Create what the message names, or change the field that names it.",
+    ),
+    Reason.CONTAINER_NOT_CREATED: ReasonDoc(
+        "A container was never created or started, so there is no log.", "Look at the pod's events, as the message says."
     ),
     Reason.ENGINE_FAILING: ReasonDoc(
-        "An engine keeps failing to start or crashes.", "Read the engine container's log; the message quotes it."
+        "An engine exits, is killed, or does not serve within its start-up budget.",
+        "Read the container's log, as the message says; it quotes the last words.",
     ),
     Reason.ROLLED_BACK: ReasonDoc(
         "The last change failed its analysis and the stable revision serves again.", "Change the spec, or spec.restartId to try again."
@@ -197,6 +243,14 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.DEFINITION_OUTDATED: ReasonDoc(
         "The CustomResourceDefinition in the cluster lacks a field that this operator writes.",
         "Apply the CustomResourceDefinition of this release: helm upgrade does, or kubectl apply --server-side --force-conflicts -f crds/.",
+    ),
+    Reason.QUOTA_EXCEEDED: ReasonDoc("A quota of the namespace refuses an object.", "Raise the quota, or free what it counts."),
+    Reason.ADMISSION_DENIED: ReasonDoc(
+        "An admission webhook or policy refuses an object.", "Satisfy the rule that the message names, or exempt the operator's objects."
+    ),
+    Reason.WRITES_FAIL: ReasonDoc(
+        "The API server fails some of the operator's writes, often because an admission webhook does not answer. It keeps trying.",
+        "Repair the webhook that the message names, or take away its configuration.",
     ),
     Reason.MEASURED: ReasonDoc("The engines' metrics are read."),
     Reason.NO_TRAFFIC: ReasonDoc("No request was served in the window, so there is nothing to measure."),
@@ -248,13 +302,16 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PREFETCHING: ReasonDoc("Jobs fetch the candidate's weights to the nodes, before a replica is taken down for it."),
     Reason.PREFETCH_FAILED: ReasonDoc(
         "The candidate's weights could not be fetched, so no replica was taken down for it.",
-        "Fix what the message names, then delete the failed Job, or change the spec.",
+        "Fix what the message names. The next attempt is at the time in the message, or as soon as the failed Job is deleted.",
     ),
     Reason.TAKING_REFERENCE: ReasonDoc("The stable revision answers the probe first, because candidate and stable cannot serve at once."),
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),
     Reason.ANALYSIS_PASSED: ReasonDoc("The candidate passed every limit of spec.rollout.analysis."),
     Reason.ROLLING_BACK: ReasonDoc("The candidate failed; its replicas are being replaced by stable ones."),
     Reason.SUPERSEDED: ReasonDoc("The spec changed before the candidate was promoted."),
+    Reason.REVERTED: ReasonDoc(
+        "The spec or a pin went back to a revision that was still being replaced: its replicas are kept, without a trial."
+    ),
     Reason.REPLICA_BIAS: ReasonDoc(
         "Replicas of one revision differ among themselves by more than the limit, so one candidate replica is not enough evidence.",
         "Promote or abort the candidate with the annotation the message names, or widen the limit.",
@@ -293,6 +350,14 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."
+    ),
+    Reason.FOREIGN_OBJECT: ReasonDoc(
+        "An object carries the label serving.dflash.io/deployment, and the operator did not make it. It is neither counted nor written.",
+        "Take the label away from the object that the message names, and from its pods: the Service selects pods by it.",
+    ),
+    Reason.RENDERED_DIFFERENTLY: ReasonDoc(
+        "The candidate also changes settings of the engine that another release of the operator rendered differently. "
+        "They are judged like a change of the engine.",
     ),
     Reason.FOREIGN_TEMPLATE_CHANGE: ReasonDoc(
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,22 @@ def parse_spec(obj: Mapping[str, Any]) -> Spec | list[Problem]:
         return Spec.model_validate(spec)
     except ValidationError as error:
         return _problems(error.errors(include_url=False, include_input=False))
+
+
+def serving_part(obj: Mapping[str, Any]) -> Spec:
+    """Returns what an invalid spec still says about what serves: replicas, rollout and suspend, each with its default where it is invalid.
+
+    What runs is scaled and repaired by it. The target is a placeholder, because nothing new is rendered from it.
+    """
+    spec = obj.get("spec")
+    written = spec if isinstance(spec, Mapping) else {}
+    found: dict[str, Any] = {"target": {"model": "invalid/spec"}}
+    for field in ("replicas", "suspend", "rollout"):
+        if field in written:
+            with contextlib.suppress(ValidationError):
+                Spec.model_validate({**found, field: written[field]})
+                found[field] = written[field]
+    return Spec.model_validate(found)
 
 
 def json_path(location: Sequence[int | str], root: str = "spec") -> str:

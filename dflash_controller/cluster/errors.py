@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Self
 
 
 class ApiError(Exception):
@@ -13,6 +14,10 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
+
+    def about(self, what: str) -> Self:
+        """Returns the same error with a message that says what it is about."""
+        return type(self)(self.code, self.reason, f"{what}: {self.message}")
 
 
 class NotFound(ApiError):
@@ -49,6 +54,15 @@ class LostLeadership(Exception):
 
 class PlanConflict(Exception):
     """The cluster has changed since the plan was made: drop the plan and make a new one."""
+
+
+class WriteRefused(Exception):
+    """A write of a plan was refused; what does not depend on it was carried out. ``requeue_after_s`` is the time to the next one."""
+
+    def __init__(self, error: ApiError, requeue_after_s: float | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.requeue_after_s = requeue_after_s
 
 
 _BY_CODE: dict[int, type[ApiError]] = {

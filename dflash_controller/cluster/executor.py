@@ -1,22 +1,26 @@
-"""Carries out a plan write by write, and drops it as soon as the cluster differs from what the plan was made for."""
+"""Carries out a plan write by write, and drops it as soon as the cluster differs from what the plan was made for.
+
+A write that the API server refuses does not drop the plan. It stops the rest of a rollout, but neither scaling and repair nor accessories.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.cluster.apply import ApplyDecision, ApplyMemory, digest
 from dflash_controller.cluster.client import Client, Obj
-from dflash_controller.cluster.errors import AlreadyExists, Conflict, LostLeadership, NotFound, PlanConflict
+from dflash_controller.cluster.errors import AlreadyExists, ApiError, Conflict, LostLeadership, NotFound, PlanConflict
 from dflash_controller.cluster.events import EventRecorder
 from dflash_controller.cluster.field_ownership import Path, other_managers, readable
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT, Kind, find_kind, kind_of
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.model.snapshot import Key, Object, Snapshot
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref, Step
+from dflash_controller.planning.state.child_ownership import foreign
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref, Step
 from dflash_controller.render.compact import compact
 
 log = logging.getLogger(__name__)
@@ -34,6 +38,8 @@ class ExecutionResult:
     events: int = 0
     retry_after_s: float | None = None
     """Seconds until a write that another manager keeps undoing may be tried again; None if there is none."""
+    refused: Mapping[Part, ApiError] = field(default_factory=dict)
+    """The first write that the API server refused, by part."""
 
 
 @dataclass(slots=True)
@@ -63,18 +69,31 @@ class Executor:
     async def execute(self, plan: Plan, snapshot: Snapshot) -> ExecutionResult:
         """Carries out the steps in order, then writes the status.
 
-        Raises PlanConflict if a precondition fails (the store is up to date then: plan again), LostLeadership before a write that is no
-        longer allowed, ApiError if a write is refused or not answered, and ValueError if a plan with an irreversible step was made from a
-        snapshot not read live.
+        If a write is refused, what does not depend on it goes on. The status is then not written, because it was made for a plan that was
+        carried out. Raises PlanConflict if a precondition fails (the store is up to date then: plan again), LostLeadership before a write
+        that is no longer allowed, ApiError if the API server does not answer or refuses the status, and ValueError if a plan with an
+        irreversible step was made from a snapshot not read live.
         """
         if plan.irreversible and not snapshot.live:
             raise ValueError("a plan with an irreversible step needs a snapshot read live")
         run = _Run(snapshot.key, snapshot, {}, ExecutionResult())
-        for step in plan.steps:
-            await self._carry_out(step, run)
-        if plan.status is not None:
+        for part, steps in plan.parts:
+            await self._carry_out_part(part, steps, run)
+        if plan.status is not None and not run.result.refused:
             await self._write_status(plan.status, run)
         return run.result
+
+    async def _carry_out_part(self, part: Part, steps: tuple[Step, ...], run: _Run) -> None:
+        for step in steps:
+            try:
+                await self._carry_out(step, run)
+            except ApiError as error:
+                if error.code == 0:
+                    raise
+                log.warning("%s: a write for %s was refused: %s", run.key, part.value, error)
+                run.result = replace(run.result, refused={**run.result.refused, part: run.result.refused.get(part, error)})
+                if part is Part.ROLLOUT:
+                    return
 
     def prune(self) -> None:
         """Forgets objects that are gone."""
@@ -102,6 +121,7 @@ class Executor:
 
     async def _patch(self, ref: Ref, patch: dict[str, Any], run: _Run) -> None:
         kind = find_kind(ref.api_version, ref.kind)
+        self._require_child((kind, ref.namespace, ref.name), run)
         version = self._fence(ref, run)
         patch["metadata"]["resourceVersion"] = version
         after = await self._write(kind, ref.namespace, ref.name, run, self._client.merge_patch, kind, ref.namespace, ref.name, patch)
@@ -116,6 +136,8 @@ class Executor:
         identity: Identity = (kind, metadata["namespace"], metadata["name"])
         if step.fence is None:
             await self._require_free(identity, run)
+        else:
+            self._require_child(identity, run)
         live = self._live(identity, run) if step.fence else None
         decision = self._memory.decide(identity, step.manifest, live)
         if decision.retry_after_s is not None:
@@ -143,6 +165,12 @@ class Executor:
         fence = {"uid": step.fence.uid} | ({"resourceVersion": self._fence(step.fence, run)} if step.fenced else {})
         return {**step.manifest, "metadata": {**step.manifest["metadata"], **fence}}
 
+    def _require_child(self, identity: Identity, run: _Run) -> None:
+        """Raises PlanConflict if the object, as known now, is not one of this deployment's children and no orphan of it."""
+        known, deployment = self._live(identity, run), run.snapshot.deployment
+        if known is not None and deployment is not None and foreign((known,), deployment):
+            raise PlanConflict(f"{identity[0].name} {identity[1]}/{identity[2]} is not the operator's")
+
     async def _require_free(self, identity: Identity, run: _Run) -> None:
         """Raises PlanConflict if the name is taken. The plan saw only labelled children; another object may still have the name."""
         try:
@@ -154,6 +182,7 @@ class Executor:
 
     async def _delete(self, ref: Ref, run: _Run) -> None:
         kind = find_kind(ref.api_version, ref.kind)
+        self._require_child((kind, ref.namespace, ref.name), run)
         version = self._fence(ref, run)
         try:
             answer = await self._guarded(self._client.delete, kind, ref.namespace, ref.name, uid=ref.uid, resource_version=version)

@@ -71,6 +71,7 @@ CHILDREN = (
 """Children of a DFlashDeployment, found only by their label ``serving.dflash.io/deployment``."""
 
 STORED = (DFLASH_DEPLOYMENT, *CHILDREN)
+OPTIONAL = tuple(kind for kind in STORED if kind.optional)
 WORKLOADS = (DEPLOYMENT, LEADER_WORKER_SET)
 CHILD_SELECTOR = names.LABEL_DEPLOYMENT
 """Selects every child of every DFlashDeployment: the label exists."""

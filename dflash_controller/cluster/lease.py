@@ -36,6 +36,11 @@ class LeaseTiming:
             raise ValueError("leader election needs lease duration > renew deadline > retry period > 0")
 
     @property
+    def look_s(self) -> float:
+        """Time between two looks of a standby, shorter than between renewals: it counts ``duration_s`` from when it saw the last one."""
+        return self.retry_period_s / 2
+
+    @property
     def request_s(self) -> float:
         """Timeout of one request, less than the retry period. The ``Client`` given to the elector must not wait longer."""
         return self.retry_period_s * 0.9
@@ -85,7 +90,7 @@ class Elector:
         while True:
             if await self._attempt():
                 break
-            await asyncio.sleep(self._timing.retry_period_s * random.uniform(1.0, 1.2))
+            await asyncio.sleep(self._pause_s())
         log.info("leading: %s holds the lease %s/%s", self._identity, self._namespace, self._name)
 
     async def hold(self) -> None:
@@ -134,6 +139,12 @@ class Elector:
             return False
         return True
 
+    def _pause_s(self) -> float:
+        """Returns the time to the next look: at once when the lease expires. Standbys differ a little, so that one is the first."""
+        pause_s = self._timing.look_s * random.uniform(1.0, 1.2)
+        left_s = self._expires_at() - self._clock()
+        return left_s + random.uniform(0.01, 0.1) if 0 < left_s < pause_s else pause_s
+
     async def _read(self) -> None:
         try:
             self._observe(await self._client.get(LEASE, self._namespace, self._name))
@@ -177,8 +188,12 @@ class Elector:
         """Returns whether this process may take the lease: it is its own, nobody's, or was unchanged for the holder's lease duration."""
         if self._holder() in (None, self._identity) or self._lease is None:
             return True
-        promised = float((self._lease.get("spec") or {}).get("leaseDurationSeconds") or self._timing.duration_s)
-        return self._clock() >= self._seen_at + promised
+        return self._clock() >= self._expires_at()
+
+    def _expires_at(self) -> float:
+        """Returns when the lease as last seen expires, by this process's clock, if it does not change."""
+        spec = (self._lease.get("spec") or {}) if self._lease else {}
+        return self._seen_at + float(spec.get("leaseDurationSeconds") or self._timing.duration_s)
 
 
 class SoleCandidate:

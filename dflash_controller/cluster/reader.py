@@ -16,6 +16,8 @@ from dflash_controller.cluster.store import Entry, Store
 from dflash_controller.model.snapshot import Key, Snapshot
 
 NODE_SECONDS = 10.0
+FAILING_SECONDS = 60.0
+"""Time for which lists of an optional kind that has been listed before may fail until the kind is left out."""
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +30,21 @@ class _Seen:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why an optional kind cannot be listed in a scope, and since when by the clock. ``known``: it was listed before."""
+
+    error: ApiError
+    since: float
+    known: bool
+
+
 class Reader:
-    """Fills the store from lists. ``namespaces`` limits what is read; empty: the whole cluster. ``clock`` returns monotonic seconds."""
+    """Fills the store from lists. ``namespaces`` limits what is read; empty: the whole cluster. ``clock`` returns monotonic seconds.
+
+    An optional kind that cannot be listed is left out: the store does not count it as served, but as unlisted. Every other failure of a
+    list is the caller's.
+    """
 
     def __init__(
         self, client: Client, store: Store, namespaces: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
@@ -39,18 +54,44 @@ class Reader:
         self._nodes: dict[str, _Seen] = {}
         self._store = store
         self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._found: frozenset[Kind] = frozenset()
+        self._listed: set[tuple[Kind, str | None]] = set()
+        self._failures: dict[tuple[Kind, str | None], _Failure] = {}
 
-    async def discover(self) -> frozenset[Kind]:
-        """Finds out which optional kinds the API server serves now, and sets them in the store."""
-        served = await self._client.served(kind for kind in kinds.STORED if kind.optional)
-        self._store.served = served | {kind for kind in kinds.STORED if not kind.optional}
-        return served
+    @property
+    def failing(self) -> frozenset[tuple[Kind, str | None]]:
+        """Returns the optional kinds, with the namespace or None for all, whose last list failed. They should be listed again soon."""
+        return frozenset(self._failures)
+
+    async def discover(self) -> None:
+        """Finds out which optional kinds the API server serves now, and sets them in the store.
+
+        A kind for which this fails counts as served: its list shows what is wrong.
+        """
+        found: set[Kind] = set()
+        for kind in kinds.OPTIONAL:
+            try:
+                found |= await self._client.served((kind,))
+            except ApiError:
+                found.add(kind)
+        self._found = frozenset(found)
+        self._listed = {place for place in self._listed if place[0] in found}
+        self._failures = {place: failure for place, failure in self._failures.items() if place[0] in found}
+        self._sort_out()
 
     async def resync(self) -> frozenset[Key]:
-        """Lists every kind, one after the other. Returns the deployments for which the store had missed something."""
+        """Lists every kind. Returns the deployments for which the store had missed something.
+
+        Raises an ApiError, about the kind it names, if a kind that is not optional cannot be listed.
+        """
         await self.discover()
         changed: set[Key] = set()
         for kind in kinds.STORED:
+            if kind.optional:
+                # At once, so that the start does not wait for one timeout after the other.
+                for found in await asyncio.gather(*(self.relist(kind, namespace) for namespace in self._scopes)):
+                    changed |= found
+                continue
             for namespace in self._scopes:
                 changed |= await self.relist(kind, namespace)
         for key in sorted(self._store.keys()):
@@ -58,10 +99,17 @@ class Reader:
         return frozenset(changed)
 
     async def refresh(self, key: Key) -> Snapshot:
-        """Reads one deployment and its children from the API server (consistent reads, no cache) and updates the store."""
+        """Reads one deployment and its children from the API server (consistent reads, no cache) and updates the store.
+
+        An optional kind that cannot be read now is missing in the snapshot's ``kinds`` and among its ``unlisted``.
+        """
         served = [kind for kind in kinds.CHILDREN if kind in self._store.served]
-        await asyncio.gather(self._refresh_deployment(key), self._refresh_claims(key), *(self._refresh_kind(kind, key) for kind in served))
-        return await self.with_dead_nodes(self._store.snapshot(key, live=True))
+        reads = asyncio.gather(*(self._refresh_kind(kind, key) for kind in served))
+        _, _, done = await asyncio.gather(self._refresh_deployment(key), self._refresh_claims(key), reads)
+        failed = frozenset(kind.name for kind, read in zip(served, done, strict=True) if not read)
+        snapshot = self._store.snapshot(key, live=True)
+        snapshot = replace(snapshot, kinds=snapshot.kinds - failed, unlisted=snapshot.unlisted | failed)
+        return await self.with_dead_nodes(snapshot)
 
     async def with_dead_nodes(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with ``dead_nodes`` set. It reads only the nodes of terminating pods: usually none."""
@@ -76,12 +124,45 @@ class Reader:
         return (await self.with_dead_nodes(self._store.snapshot(key))).dead_nodes
 
     async def relist(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
-        """Lists one kind, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something."""
-        if kind not in self._store.served:
+        """Lists one kind, in one namespace or (None) everywhere. Returns the deployments for which the store had missed something.
+
+        These are all deployments if an optional kind is left out from now on, or no longer. Raises an ApiError, about the kind, if it is
+        not optional and cannot be listed.
+        """
+        if kind.optional and kind not in self._found:
             return self._store.replace(kind, (), self._store.newest(kind), namespace=namespace)
         selector = None if kind is kinds.DFLASH_DEPLOYMENT else kinds.CHILD_SELECTOR
-        entries, version = await self._entries(kind, namespace, selector)
-        return self._store.replace(kind, entries, version, namespace=namespace)
+        try:
+            entries, version = await self._entries(kind, namespace, selector)
+        except ApiError as error:
+            if not kind.optional:
+                raise error.about(kind.name if namespace is None else f"{kind.name} in {namespace}") from error
+            self._note_failure((kind, namespace), error)
+            return self._sort_out()
+        if kind.optional:
+            self._listed.add((kind, namespace))
+            self._failures.pop((kind, namespace), None)
+        return self._store.replace(kind, entries, version, namespace=namespace) | self._sort_out()
+
+    def _note_failure(self, place: tuple[Kind, str | None], error: ApiError) -> None:
+        before = self._failures.get(place)
+        self._failures[place] = _Failure(error, before.since if before else self._clock(), place in self._listed)
+
+    def _sort_out(self) -> frozenset[Key]:
+        """Tells the store which kinds are served and which are unlisted. Returns every deployment if the unlisted ones have changed.
+
+        A kind that was listed before is not left out for failures of a few seconds: its watch goes on.
+        """
+        now = self._clock()
+        out = {kind: item for (kind, _), item in self._failures.items() if not item.known or now - item.since >= FAILING_SECONDS}
+        before = self._store.unlisted
+        self._store.unlisted = frozenset(out)
+        self._store.served = (self._found | {kind for kind in kinds.STORED if not kind.optional}) - self._store.unlisted
+        for kind in sorted(self._store.unlisted - before, key=lambda kind: kind.name):
+            log.error("%s cannot be listed and is left out: %s", kind.name, out[kind].error)
+        for kind in sorted(before - self._store.unlisted, key=lambda kind: kind.name):
+            log.info("%s is no longer left out: it %s", kind.name, "is listed" if kind in self._found else "is not served any more")
+        return self._store.keys() if self._store.unlisted != before else frozenset()
 
     async def _is_dead(self, node: str) -> bool:
         """Returns whether a node is gone or not Ready, cached for NODE_SECONDS. A node that cannot be read counts as alive."""
@@ -100,9 +181,16 @@ class Reader:
         self._nodes[node] = _Seen(dead, now)
         return dead
 
-    async def _refresh_kind(self, kind: Kind, key: Key) -> None:
-        entries, version = await self._entries(kind, key.namespace, kinds.selector_of(key.name))
+    async def _refresh_kind(self, kind: Kind, key: Key) -> bool:
+        """Returns whether the kind could be read. Raises an ApiError about a kind that is not optional."""
+        try:
+            entries, version = await self._entries(kind, key.namespace, kinds.selector_of(key.name))
+        except ApiError as error:
+            if not kind.optional:
+                raise error.about(kind.name) from error
+            return False
         self._store.replace(kind, entries, version, key=key)
+        return True
 
     async def _refresh_deployment(self, key: Key) -> None:
         identity = (kinds.DFLASH_DEPLOYMENT, key.namespace, key.name)

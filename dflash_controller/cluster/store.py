@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.pods import project
 from dflash_controller.model.snapshot import Key, Object, Pod, Snapshot
+from dflash_controller.planning.state.child_ownership import Members, is_generated, is_generated_pod, members
 
 Identity = tuple[Kind, str, str]
 """Kind, namespace and name."""
@@ -30,6 +31,8 @@ class Entry:
     """The DFlashDeployment it is, or belongs to by label; None if neither."""
     version: int
     object: Object | Pod
+    generated: bool | None
+    """Whether it is one that the operator generates for ``key``, as ``child_ownership.is_generated`` says."""
 
     @classmethod
     def of(cls, kind: Kind, obj: Mapping[str, Any]) -> Entry:
@@ -42,7 +45,10 @@ class Entry:
             owner = (metadata.get("labels") or {}).get(names.LABEL_DEPLOYMENT)
             key = Key(namespace, owner) if owner else None
         kept = project(obj) if kind is kinds.POD else _trimmed(obj)
-        return cls((kind, namespace, name), key, int(metadata["resourceVersion"]), kept)
+        generated: bool | None = True
+        if key is not None and kind is not kinds.DFLASH_DEPLOYMENT:
+            generated = is_generated_pod(kept, key.name) if isinstance(kept, Pod) else is_generated(kept, key.name)
+        return cls((kind, namespace, name), key, int(metadata["resourceVersion"]), kept, generated)
 
 
 class Store:
@@ -59,7 +65,9 @@ class Store:
         self._tombstones: dict[Identity, int] = {}
         self._listed: dict[tuple[Kind, str | None], int] = {}
         self.served: frozenset[Kind] = frozenset(kind for kind in kinds.STORED if not kind.optional)
-        """Kinds the API server serves, as last discovered."""
+        """Kinds the API server serves, as last discovered, without the unlisted ones."""
+        self.unlisted: frozenset[Kind] = frozenset()
+        """Optional kinds that the API server serves but does not list. What is known of their objects may be old."""
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> frozenset[Key]:
         """Stores an object. Returns the deployments for which something changed that a decision could depend on."""
@@ -78,7 +86,8 @@ class Store:
         moved = self._drop(identity) if known and known.key != entry.key else _NOBODY
         self._entries[identity] = entry
         self._members.setdefault(entry.key, {})[identity] = entry
-        self._claims.get(entry.key, {}).pop(identity, None)
+        if entry.generated is not False:
+            self._claims.get(entry.key, {}).pop(identity, None)
         if known and known.key == entry.key and not _matters(known, entry):
             return _NOBODY
         return moved | {entry.key}
@@ -126,7 +135,10 @@ class Store:
         return frozenset(changed)
 
     def claim(self, key: Key, kind: Kind, obj: Mapping[str, Any]) -> None:
-        """Remembers an object without our label that has a name ``key`` needs. It is not watched and must be read again."""
+        """Remembers an object that has a name ``key`` needs and is not its child.
+
+        It lacks our label, and then is not watched and must be read again, or the operator would not have made it so.
+        """
         metadata = obj["metadata"]
         self._claims.setdefault(key, {})[kind, metadata["namespace"], metadata["name"]] = _trimmed(obj)
 
@@ -153,12 +165,12 @@ class Store:
         return entry.version if entry else None
 
     def belongs(self, identity: Identity) -> Key | None:
-        """Returns the deployment whose child the object is by its label."""
+        """Returns the deployment whose child the object is by its label, kind, name and record."""
         entry = self._entries.get(identity)
-        return entry.key if entry else None
+        return entry.key if entry and entry.generated is not False else None
 
     def claimed(self, key: Key, identity: Identity) -> Object | None:
-        """Returns the object without our label that has a name ``key`` needs."""
+        """Returns the object of somebody else that has a name ``key`` needs."""
         return self._claims.get(key, {}).get(identity)
 
     def keys(self) -> frozenset[Key]:
@@ -170,44 +182,45 @@ class Store:
         return tuple(
             entry.object
             for identity, entry in self._entries.items()
-            if identity[0] is kinds.CONTROLLER_REVISION and not isinstance(entry.object, Pod)
+            if identity[0] is kinds.CONTROLLER_REVISION and entry.generated and not isinstance(entry.object, Pod)
         )
 
     def snapshot(self, key: Key, *, live: bool = False) -> Snapshot:
-        """Returns one deployment with its children and with objects that have a name it needs, sorted by kind and name."""
-        found: dict[Literal["self", "revision", "workload", "other"], list[Object]] = {
-            "self": [],
-            "revision": [],
-            "workload": [],
-            "other": [],
-        }
-        pods: list[Pod] = []
-        mine = [(identity, entry.object) for identity, entry in self._members.get(key, {}).items()] + [*self._claims.get(key, {}).items()]
-        for identity, obj in sorted(mine, key=lambda item: (item[0][0].name, item[0][2])):
-            if isinstance(obj, Pod):
-                pods.append(obj)
-            elif identity[0] is kinds.DFLASH_DEPLOYMENT:
-                found["self"].append(obj)
-            elif identity[0] is kinds.CONTROLLER_REVISION:
-                found["revision"].append(obj)
-            else:
-                found["workload" if identity[0] in kinds.WORKLOADS else "other"].append(obj)
+        """Returns one deployment with its children and with objects that have a name it needs, sorted by kind and name.
+
+        Strangers and their pods are left out; the snapshot only names them.
+        """
+        found, entry = self._divided(key), self._entries.get((kinds.DFLASH_DEPLOYMENT, key.namespace, key.name))
         return Snapshot(
             key=key,
-            deployment=found["self"][0] if found["self"] else None,
-            revisions=tuple(found["revision"]),
-            workloads=tuple(found["workload"]),
-            others=tuple(found["other"]),
-            pods=tuple(pods),
+            deployment=entry.object if entry is not None and not isinstance(entry.object, Pod) else None,
+            revisions=found.revisions,
+            workloads=found.workloads,
+            others=found.others,
+            pods=found.pods,
             live=live,
             kinds=frozenset(kind.name for kind in self.served if kind.optional),
+            strangers=found.strangers,
+            unlisted=frozenset(kind.name for kind in self.unlisted),
         )
 
     def pods(self) -> Iterable[tuple[Key, Pod]]:
-        """Yields every pod with the deployment it belongs to."""
-        for entry in self._entries.values():
-            if isinstance(entry.object, Pod) and entry.key is not None:
-                yield entry.key, entry.object
+        """Yields every pod that belongs to a deployment by its owners, with that deployment."""
+        for key in self._members:
+            for pod in self._divided(key).pods:
+                yield key, pod
+
+    def _divided(self, key: Key) -> Members:
+        """Returns what carries the deployment's label, divided into children and strangers."""
+        claimed, children, pods = self._claims.get(key, {}), [], []
+        for identity, entry in sorted(self._members.get(key, {}).items(), key=lambda item: item[0][2]):
+            if isinstance(entry.object, Pod):
+                pods.append((entry.object, bool(entry.generated)))
+            elif identity[0] in self.unlisted and identity[0] not in kinds.WORKLOADS:
+                continue
+            elif identity[0] is not kinds.DFLASH_DEPLOYMENT and identity not in claimed:
+                children.append((entry.object, entry.generated))
+        return members(children, pods, claimed.values())
 
     def _listed_version(self, identity: Identity) -> int:
         """Returns the version of the last complete list. An unknown object not newer than it was missing there, so it is gone."""
@@ -245,7 +258,9 @@ def _matters(known: Entry, entry: Entry) -> bool:
     if isinstance(old, Pod) or isinstance(new, Pod):
         # The node matters once the pod is Ready, failed or terminating, and each of these is a change by itself; being scheduled is not.
         return not (
-            isinstance(old, Pod) and isinstance(new, Pod) and replace(old, resource_version=new.resource_version, node=new.node) == new
+            isinstance(old, Pod)
+            and isinstance(new, Pod)
+            and replace(old, resource_version=new.resource_version, node=new.node, scheduled_since=new.scheduled_since) == new
         )
     ignored = ("metadata", "status") if entry.identity[0] is kinds.DFLASH_DEPLOYMENT else ("metadata",)
     if any(old.get(field) != new.get(field) for field in {*old, *new} if field not in ignored):

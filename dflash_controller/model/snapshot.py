@@ -41,24 +41,48 @@ class Pod:
     terminating: bool
     restarts: int
     waiting_reason: str | None
-    """Reason of the first waiting container, for instance CrashLoopBackOff."""
+    """Reason of the container that keeps the pod waiting, for instance CrashLoopBackOff."""
     message: str | None
-    """The newest container message that explains a failure."""
+    """The newest container message that explains a failure, after the container's name."""
     unschedulable: str | None
-    """The scheduler's message while PodScheduled is False."""
+    """While PodScheduled is False: the scheduler's message, or the names of the scheduling gates."""
     unschedulable_since: datetime | None
     """When the scheduler first found no node for it; None if it is scheduled or not yet processed."""
     created_at: datetime | None = None
+    scheduled_since: datetime | None = None
+    """When it got its node."""
+    gated: bool = False
+    """Whether scheduling gates keep the scheduler from looking for a node."""
+    reason: str | None = None
+    """The reason of its phase, for instance Evicted."""
+    container: str | None = None
+    """The container that ``waiting_reason``, ``message`` and the exit are about."""
+    exit_code: int | None = None
+    """How that container ended last; None if it never failed."""
+    exit_reason: str | None = None
+    """For instance OOMKilled."""
+    mounts: tuple[str, ...] | None = None
+    """What it mounts (``Secret/hf-token``), while the kubelet has not set up its volumes and network; None otherwise."""
+    workload: str | None = None
+    """Name of the workload or Job that its owners lead to; None if it has no controller, or one of another kind."""
+    controller: str | None = None
+    """Kind and name of what controls it, for instance ``Deployment chat-debug`` (in place of its ReplicaSet); None if nothing does."""
+    group: str | None = None
+    """Group of a replica over several nodes; None for a replica of one pod. A LeaderWorkerSet numbers its groups from 0."""
+    worker_index: int = 0
+    """Place in the group; 0 for the leader."""
+    whole: bool = True
+    """False if a pod of its group is missing, not Ready or terminating. A leader answers requests only with all its workers."""
 
     @property
     def serving(self) -> bool:
-        """Whether it counts as available: Ready, not terminating, and an engine that answers requests."""
-        return self.ready and not self.terminating and self.role == "engine"
+        """Whether it counts as available: Ready, not terminating, and an engine that answers requests, with its whole group."""
+        return self.ready and not self.terminating and self.role == "engine" and self.whole
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One deployment with its children, found by label."""
+    """One deployment with its children, found by label, and without the objects of others that carry it."""
 
     key: Key
     deployment: Object | None
@@ -76,6 +100,10 @@ class Snapshot:
     live: bool = False
     """True if the children were read from the API server for this decision, False if they come from the store."""
     kinds: frozenset[str] = field(default_factory=frozenset)
-    """Optional kinds the API server serves: PodMonitor, LeaderWorkerSet."""
+    """Optional kinds the API server serves and lists: PodMonitor, LeaderWorkerSet."""
+    unlisted: frozenset[str] = frozenset()
+    """Optional kinds that exist but cannot be listed. That an object of such a kind is missing here means nothing."""
     dead_nodes: frozenset[str] = frozenset()
     """Nodes of terminating pods that are gone or not Ready, so that no kubelet ends those pods."""
+    strangers: tuple[str, ...] = ()
+    """Kind and name of objects that carry our label and are not ours, for instance ``Deployment chat-debug``; sorted, at most 100."""

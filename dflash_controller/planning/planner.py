@@ -12,37 +12,43 @@ from typing import Any
 from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import ConditionType, Reason, get_condition, shorten
 from dflash_controller.api.defaults import RolloutPolicy
-from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.parse import parse_spec, serving_part
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import resolve
 from dflash_controller.model.snapshot import Snapshot
-from dflash_controller.planning.children.shared import other_children, shared_children
-from dflash_controller.planning.children.workloads import clean_up, workload_steps
-from dflash_controller.planning.replicas.count import pools
-from dflash_controller.planning.replicas.next_replicas import Budget, frozen_goals, next_replicas, rollout_goals
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
+from dflash_controller.planning.children.shared import accessories
+from dflash_controller.planning.children.workloads import candidate_steps, clean_up, serving_steps, spent_jobs
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, pools
+from dflash_controller.planning.replicas.next_replicas import Budget, next_replicas
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
-from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, read
+from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
-from dflash_controller.planning.rollout.canary import rule
+from dflash_controller.planning.rollout.canary import aborted_by_hand, rule
+from dflash_controller.planning.rollout.group_starts import note_starts
+from dflash_controller.planning.rollout.movement import goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
+    PINNED,
     SPEC_CHANGED,
     Asker,
+    abort_replacement,
     carry_out,
     finish_collapse,
     keep_answers,
     lost_revisions,
     new_revision,
     note_lack_of_room,
+    remember_block,
     take_roles,
 )
 from dflash_controller.planning.state import blockers
-from dflash_controller.planning.state.child_ownership import adoptions, being_deleted, foreign, ref
+from dflash_controller.planning.state.child_ownership import adoptions, being_deleted, ref
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
-from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Plan, Step
+from dflash_controller.planning.state.obstacles import find_obstacles
+from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Part, Plan, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status
 from dflash_controller.planning.status.conditions import stalled, unfinished
@@ -59,47 +65,53 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     deployment = snapshot.deployment
     if deployment is None or being_deleted(deployment):
         return Plan()
-    spec = parse_spec(deployment)
+    parsed = parse_spec(deployment)
+    spec = parsed if isinstance(parsed, Spec) else serving_part(deployment)
+    policy = defaults.effective_rollout(spec)
+    seen = find_obstacles(snapshot, stored, deployment)
     state = ReconcileState(
-        snapshot,
+        seen.snapshot,
         deployment,
         context,
-        spec if isinstance(spec, Spec) else None,
-        stored,
-        records=stored.records,
-        stable=stored.stable,
-        pools=tuple(pools(snapshot)),
-    )
-    if not isinstance(spec, Spec):
-        return _blocked(state, blockers.invalid(spec))
-    policy = defaults.effective_rollout(spec)
-    state = replace(
-        state,
+        spec if spec is parsed else None,
+        seen.stored,
+        obstacles={**seen.found, **context.refusals},
+        unknown=seen.unknown,
+        in_force_unread=seen.in_force,
+        taken=seen.taken,
+        records=seen.stored.records,
+        stable=None if seen.in_force else seen.stored.stable,
+        pin=pinned(deployment, seen.stored.records),
         budget=Budget(defaults.replicas(spec), policy.max_surge, policy.max_unavailable),
-        pin=pinned(deployment, stored.records),
+        pools=tuple(pools(seen.snapshot)),
     )
-
-    if strangers := foreign((*snapshot.revisions, *snapshot.workloads, *snapshot.others), deployment):
-        return replace(_blocked(state, blockers.name_taken(strangers)), requeue_after_s=REQUEUE_AFTER_S)
-    if stored.unreadable:
-        return _blocked(state, blockers.revisions_unreadable(stored.unreadable))
+    # A pin names what is to run, so only what makes that unknown or impossible keeps it from being obeyed.
+    pinned_through = state.pin is not None and seen.in_force is None and Part.SERVING not in seen.found and not context.refusals
+    held = state.held is not None and not pinned_through
     state, finished = finish_collapse(state)
-    asked = _wanted(state, spec)
+    state, aborted = abort_replacement(state)
+    asked = blockers.invalid(parsed) if not isinstance(parsed, Spec) else _wanted(state, spec)
+    wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker) else asked
     if isinstance(asked, Blocker):
-        return _blocked(state, asked)
-    wanted, pin = asked, state.pin
-    if pin is not None:
-        state, wanted = replace(state, departs=isinstance(asked, PendingRevision) or asked.hash != pin.hash), pin
-    if context.refusal is not None:
-        return _blocked(state, context.refusal)
+        state = replace(state, obstacles={Part.ROLLOUT: asked, **state.obstacles})
+    if state.pin is not None:
+        state, wanted = replace(state, departs=not isinstance(wanted, Revision) or wanted.hash != state.pin.hash), state.pin
+    if held or wanted is None:
+        # What the rollout would do is not known, or cannot be done. What serves is kept up, and an abort is obeyed.
+        return (
+            _suspended(state, None) if defaults.suspended(spec) else _carry_on(state, spec, policy, None, _ASKED_BY_USER, finished, aborted)
+        )
     state, wanted, tuners_reason = tuned(state, spec, policy, wanted)
     if defaults.suspended(spec):
         return _suspended(state, wanted)
     if tuners_reason is not None:
         asker = Asker(Origin.TUNER, tuners_reason)
     else:
-        asker = Asker(Origin.USER, "Pinned" if pin is not None else SPEC_CHANGED)
-    return _carry_on(state, spec, policy, wanted, asker, finished)
+        asker = Asker(Origin.USER, PINNED) if state.pin is not None else _ASKED_BY_USER
+    return _carry_on(state, spec, policy, wanted, asker, finished, aborted)
+
+
+_ASKED_BY_USER = Asker(Origin.USER, SPEC_CHANGED)
 
 
 def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | Blocker:
@@ -118,96 +130,140 @@ def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | B
         request = wanted.resolved.launch_request(wanted.speculation)
         if impossible := ENGINES[wanted.resolved.engine].problems(request):
             return blockers.engine_unsupported(impossible)
-    if wanted.resolved.nodes > 1 and "LeaderWorkerSet" not in state.snapshot.kinds:
+    if wanted.resolved.nodes > 1 and LEADER_WORKER_SET not in state.snapshot.kinds:
         return blockers.leader_worker_set_missing()
     return wanted
 
 
-def _blocked(state: ReconcileState, blocker: Blocker) -> Plan:
-    """Returns a plan that writes only the status and an event. What runs keeps running."""
-    wanted = {pool.revision: pool.wanted for pool in state.pools}
-    state = replace(state, blocker=blocker, candidate=state.stored.candidate, wanted=wanted)
-    return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status(state))
-
-
-def _suspended(state: ReconcileState, wanted: Revision | PendingRevision) -> Plan:
+def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None) -> Plan:
     """Returns a plan that writes only the status and an event. Pods keep serving; even rollback and repair wait."""
-    if isinstance(wanted, PendingRevision):
+    state = replace(state, wanted={pool.revision: pool.wanted for pool in state.pools})
+    if wanted is None:
+        state = replace(state, candidate=state.stored.candidate)
+    elif isinstance(wanted, PendingRevision):
         state = replace(state, departs=True)
     elif wanted != state.stable:
-        failed = wanted.state is RevisionState.FAILED and not state.pin
+        failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
-    state = replace(state, wanted={pool.revision: pool.wanted for pool in state.pools})
+    if (blocker := state.blocker) is not None:
+        return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status=status(state))
     message = "Nothing is written until spec.suspend is false; pods keep serving"
-    return Plan(_announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message), status(state))
+    return Plan(_announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message), status=status(state))
 
 
 def _carry_on(
-    state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision, asker: Asker, finished: Sequence[Step]
+    state: ReconcileState,
+    spec: Spec,
+    policy: RolloutPolicy,
+    wanted: Revision | PendingRevision | None,
+    asker: Asker,
+    finished: Sequence[Step],
+    aborted: Sequence[Step],
 ) -> Plan:
+    """Returns the plan. ``wanted`` is None if the rollout waits for an obstacle to go away; roles then stay as they are stored."""
     snapshot = state.snapshot
-    adopted: list[Step] = [*adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), state.deployment)]
+    adopted = adoptions((*snapshot.revisions, *snapshot.workloads, *snapshot.others), state.deployment)
     if lost := lost_revisions(state):
         # They determine which revision is active, so nothing else is decided before they are rebuilt.
         names_ = ", ".join(item["metadata"]["name"] for item in lost)
         told = Event("Warning", "RevisionRebuilt", f"The record of {names_} was missing and has been created again from its workload")
-        return Plan((*adopted, *(Create(item) for item in lost), told))
+        return Plan((*adopted,), (*(Create(item) for item in lost), told))
 
-    made: list[Step] = []
-    if isinstance(wanted, PendingRevision):
-        manifest = new_revision(state, spec, wanted, asker)
-        target = _as_record(manifest)
-        made = [Create(manifest), Event("Normal", "RevisionCreated", f"{target.name}: {_describe(target)}")]
-        state = replace(state, records=(*state.records, target))
+    made: tuple[Step, ...] = ()
+    moves: tuple[Step, ...] = ()
+    before = state.stored.stable
+    if wanted is None:
+        state = replace(state, candidate=state.stored.candidate)
     else:
-        target = wanted
-    state, moves = take_roles(state, target, asker, fresh=bool(made))
-    begins, before = bool(made or moves), state.stable
-    state, decided = _decide_candidate(state, spec, policy, begins=begins)
-    if state.stable is not None and state.stable != before:
+        state, made, moves = _take_roles(state, spec, wanted, asker)
+    begins = bool(made or moves or aborted)
+    remembered: Sequence[Step] = ()
+    if wanted is not None and state.spec is not None:
+        state, remembered = remember_block(state, spec, asker)
+    state, decided = _decide_candidate(state, spec, policy, begins=begins, waits=wanted is None)
+    if state.stable is not None and (state.stable != before or state.health is None):
         state = replace(state, health=judged(state, spec, state.stable))
 
-    state = replace(state, wanted=next_replicas(state.budget, state.pools, _goals(state, policy, begins=begins)))
+    state = replace(state, wanted=_next_replicas(state, policy, begins=begins, waits=wanted is None))
     terminal, reason, message = stalled(state)
     shown = status(state)
+    announced = _announced(state, ConditionType.STALLED, reason, message) if terminal else ()
+    if state.context.refusals:
+        # The writes were carried out as far as possible. This plan only reports the rest.
+        return Plan(announced, status=shown, requeue_after_s=REQUEUE_AFTER_S)
     outcome = state.outcome
     ends = outcome is not None and outcome.end is not None
-    # Only this plan knows the verdicts that ended the trial. A conflict of a child write before its status would lose them.
-    children = (
-        ()
-        if ends
-        else (
-            *shared_children(state, spec, state.stable or target),
-            *workload_steps(state),
-            *clean_up(state, policy.history_limit),
-        )
+    in_force = state.stable or state.candidate
+    learned = () if begins or decided or finished or wanted is None else _learned(state)
+    # Only the plan that ends a trial knows the verdicts. A conflict of a child write before its status would lose them.
+    children = not ends
+    return Plan(
+        serving=(
+            *adopted,
+            *_outage_ahead(state),
+            *(serving_steps(state) if children else ()),
+        ),
+        rollout=(
+            *finished,
+            *aborted,
+            *made,
+            *moves,
+            *remembered,
+            *decided,
+            *learned,
+            *_tuning_reported(state, shown),
+            *(candidate_steps(state) if children else ()),
+            *(clean_up(state, policy.history_limit) if children and wanted is not None else ()),
+            *_phase_reached(state, shown),
+            *announced,
+        ),
+        accessories=(
+            *(accessories(state, spec, in_force) if children and in_force is not None and state.spec is not None else ()),
+            *(spent_jobs(state) if children and wanted is not None else ()),
+        ),
+        status=shown,
+        requeue_after_s=_requeue_after_s(state),
+        decision=state.decision,
+        probe=outcome.probe if outcome and not ends else None,
+        stores_learned=bool(learned),
     )
-    learned = () if begins or decided or finished else _learned(state)
-    steps = (
-        *adopted,
-        *finished,
-        *made,
-        *moves,
-        *decided,
-        *learned,
-        *_tuning_reported(state, shown),
-        *_outage_ahead(state),
-        *children,
-        *_phase_reached(state, shown),
-        *(_announced(state, ConditionType.STALLED, reason, message) if terminal else ()),
-    )
-    probe = outcome.probe if outcome and not ends else None
-    return Plan(steps, shown, _requeue_after_s(state), state.decision, probe, stores_learned=bool(learned))
 
 
-def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool) -> tuple[ReconcileState, list[Step]]:
-    """Decides on the candidate, but not in the plan that makes it one. The status shows the trial before a replica is used for it."""
+def _take_roles(
+    state: ReconcileState, spec: Spec, wanted: Revision | PendingRevision, asker: Asker
+) -> tuple[ReconcileState, tuple[Step, ...], tuple[Step, ...]]:
+    """Returns the state with the roles that the desired revision needs, the writes that create it, and the writes that move revisions."""
+    made: tuple[Step, ...] = ()
+    if isinstance(wanted, PendingRevision):
+        manifest = new_revision(state, spec, wanted, asker)
+        wanted = _as_record(manifest)
+        made = (Create(manifest), Event("Normal", "RevisionCreated", f"{wanted.name}: {_describe(wanted)}"))
+        state = replace(state, records=(*state.records, wanted))
+    state, moves = take_roles(state, spec, wanted, asker, fresh=bool(made))
+    return state, made, tuple(moves)
+
+
+def _decide_candidate(
+    state: ReconcileState, spec: Spec, policy: RolloutPolicy, *, begins: bool, waits: bool
+) -> tuple[ReconcileState, list[Step]]:
+    """Decides on the candidate, but not in the plan that makes it one. The status shows the trial before a replica is used for it.
+
+    While the rollout waits for an obstacle, only an abort counts.
+    """
     stable, candidate = state.stable, state.candidate
-    if stable is None:
-        return state, []
+    starts: Sequence[Step] = ()
+    if stable is None or candidate is None:
+        state, starts = note_starts(state)
+        stable = state.stable
+    if stable is None or (waits and candidate is None):
+        return state, [*starts]
     if candidate is None:
         state, noted = note_lack_of_room(state)
-        return without_surge(state, stable), [*noted]
+        return without_surge(state, stable), [*starts, *noted]
+    if waits:
+        state = without_surge(state, candidate)
+        state, moved = carry_out(state, found) if (found := aborted_by_hand(state)) else (state, [])
+        return state, [*moved]
     if begins:
         message = f"{candidate.name} will replace {stable.name}"
         outcome = CandidateOutcome(Phase.PREPARING, Reason.ROLLOUT_IN_PROGRESS, message, candidate.trial, tried=False)
@@ -215,20 +271,33 @@ def _decide_candidate(state: ReconcileState, spec: Spec, policy: RolloutPolicy, 
     state, kept = keep_answers(state)
     state = without_surge(state, candidate)
     state, moved = carry_out(state, rule(state, spec, policy))
-    jobs = other_children(state, state.outcome.jobs if state.outcome else ())
-    return state, [*kept, *moved, *jobs]
+    return state, [*kept, *moved]
 
 
-def _goals(state: ReconcileState, policy: RolloutPolicy, *, begins: bool) -> dict[str, int]:
+def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool, waits: bool) -> dict[str, int]:
+    """Returns the replicas of every revision after this plan."""
     stable, candidate, outcome = state.stable, state.candidate, state.outcome
-    if stable is not None and candidate is not None and begins:
-        # The next evaluation decides whether it is tried now. A replica moved until then would load for nothing.
-        return {record.hash: state.pool(record.hash).wanted for record in (stable, candidate)}
-    if stable is not None and candidate is None and state.failed is None and policy.paused:
-        once_in_force = {record.hash for record in state.records if record.state is RevisionState.STABLE}
-        return frozen_goals(state.budget, [pool for pool in state.pools if pool.revision in once_in_force], stable.hash)
-    tried = candidate is not None and (stable is None or (outcome is not None and outcome.tried))
-    return rollout_goals(state.budget, stable.hash if stable else None, candidate.hash if candidate and tried else None)
+    if begins and state.stored.stable is not None:
+        # The next evaluation decides what moves. A replica moved until then would load for nothing.
+        return {pool.revision: pool.wanted for pool in state.pools}
+    budget, canary = state.budget, None
+    if stable is not None and candidate is not None and (state.pool(candidate.hash).wanted if waits else outcome and outcome.tried):
+        canary = candidate.hash
+    if outcome is not None and outcome.trial.interrupted and not outcome.tried:
+        # The trial may have taken the place of the last serving replica. It gives it back without an outage.
+        budget = replace(budget, max_unavailable=0)
+    leader = stable or candidate
+    in_force = state.in_force_unread or (leader.hash if leader else None)
+    moving = movements(
+        state.records,
+        state.pools,
+        in_force,
+        canary=canary,
+        unread=state.unknown,
+        frozen=waits or (stable is not None and candidate is not None),
+        paused=policy.paused and stable is not None,
+    )
+    return next_replicas(budget, state.pools, goals(budget, state.pools, moving, in_force, canary))
 
 
 def _learned(state: ReconcileState) -> tuple[Annotate, ...]:

@@ -12,7 +12,7 @@ from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.planning.revisions.desired import PendingRevision
+from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.rollout.maintenance_window import opening
@@ -32,6 +32,7 @@ def tuned(
     """Returns the state with the tuner's decision, the revision to run, and the tuner's reason if it differs from the spec's revision.
 
     A change that the tuner began continues until it is promoted, fails, or a change of the user replaces it. Leaving mode Auto ends it.
+    While the spec's revision is marked Failed, stable serves in its place and is tuned. The failure stays in the state, so it stays shown.
     """
     stable = state.stable
     if stable is None:
@@ -39,7 +40,9 @@ def tuned(
     state = replace(state, health=judged(state, spec, stable))
     tuning = defaults.effective_tuning(spec, stable.resolved.trained_block_size)
     own = _own_candidate(state)
-    undisturbed = isinstance(wanted, Revision) and wanted.hash == stable.hash and state.pin is None
+    if state.pin is None and isinstance(wanted, Revision) and rolled_back(wanted):
+        state = replace(state, failed=wanted)
+    undisturbed = state.pin is None and isinstance(wanted, Revision) and (wanted.hash == stable.hash or state.failed is not None)
     if undisturbed and own is not None and tuning.mode == "Auto":
         message = f"{own.name} is on trial"
         return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, Reason.TUNED
@@ -47,19 +50,22 @@ def tuned(
     decision = _decision(state, spec, policy, tuning, stable, against)
     state = replace(state, decision=decision)
     fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
-    if fallback is not None:
-        return state, fallback.record or _draft(state, stable, fallback.speculation), Reason.DRAFTER_COLLAPSED
+    if fallback is not None and (replacement := fallback.record or _draft(state, spec, stable, fallback.speculation)) is not None:
+        return state, replacement, Reason.DRAFTER_COLLAPSED
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
         return state, wanted, None
-    return state, _draft(state, stable, decision.change_to), Reason.TUNED
+    draft = _draft(state, spec, stable, decision.change_to)
+    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, Reason.TUNED)
 
 
-def _draft(state: ReconcileState, stable: Revision, speculation: Speculation) -> Revision | PendingRevision:
-    """Returns the stored revision that differs from stable in speculation only, or a draft of it."""
+def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision | None:
+    """Returns the stored revision that differs from stable in speculation only, or a draft of it. None if the engine cannot run it."""
     for record in state.records:
         if record.speculation == speculation and record.same_intent(stable.inputs):
             return record
-    return PendingRevision(stable.inputs, stable.block_size_as_written, speculation, stable.resolved)
+    if ENGINES[stable.resolved.engine].problems(stable.resolved.launch_request(speculation)):
+        return None
+    return PendingRevision(stable.inputs, block_acted_upon(spec, stable), speculation, stable.resolved)
 
 
 def _own_candidate(state: ReconcileState) -> Revision | None:
@@ -108,7 +114,7 @@ def _decision(
     resolved, budget = stable.resolved, state.budget
     tuner_inputs = TunerInputs(
         now_s=state.context.now.timestamp(),
-        policy=tuning if may_draft(stable, state.records) else replace(tuning, block_sizes=(1,)),
+        policy=replace(tuning, block_sizes=_block_sizes(state, stable, tuning)),
         speculation=stable.speculation,
         trained_block=resolved.trained_block_size,
         mixture=resolved.mixture_of_experts or resolved.hybrid,
@@ -130,6 +136,15 @@ def _decision(
     if few and knowledge.short_for_s < MISSED_EVALUATIONS * state.context.tuning_requeue_s:
         return None
     return decision
+
+
+def _block_sizes(state: ReconcileState, stable: Revision, tuning: TuningPolicy) -> tuple[int, ...]:
+    """Returns the block sizes to choose from. Those that failed for the user with this intent are left out until the intent changes."""
+    if not may_draft(stable, state.records):
+        return (1,)
+    failed = {record.speculation for record in state.records if rolled_back(record) and record.same_intent(stable.inputs)}
+    left = tuple(block for block in tuning.block_sizes if defaults.speculation_of(block) not in failed)
+    return left or (stable.speculation.max_block_size,)
 
 
 def _metrics(state: ReconcileState) -> str:

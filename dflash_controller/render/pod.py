@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dflash_controller.api.names import (
@@ -26,10 +27,18 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 
 
 def pod_template(
-    role: str, name: str, revision: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, speculation: Speculation
+    role: str,
+    name: str,
+    revision: str,
+    spec: Spec,
+    resolved: Resolved,
+    launch: Launch,
+    probes: Probes,
+    speculation: Speculation,
+    host_path_roots: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns metadata and spec of a pod of the revision. It may have empty parts, because the workload is compacted as a whole."""
-    mounted = mounts(spec, resolved)
+    mounted = mounts(spec, resolved, host_path_roots)
     scheduling = as_manifest(spec.scheduling)
     return {
         "metadata": _metadata(role, name, revision, spec, resolved, speculation),

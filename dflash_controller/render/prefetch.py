@@ -20,6 +20,9 @@ from dflash_controller.render.volumes import mounts
 from dflash_controller.render.workload import workload_name
 
 CONTAINER = "fetch"
+NAME_SUFFIX = "-fetch"
+NODE_PATTERN = "[a-z2-7]{7}"
+"""Matches the end of a Job's name that tells its node."""
 BACKOFF_LIMIT = 3
 """Retries after a failed attempt. Downloaded files are kept, so each attempt continues where the last one ended."""
 RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "8Gi"}}
@@ -40,15 +43,23 @@ for wanted in sys.argv[1:]:
 is reported as one sentence instead of a traceback."""
 
 
-def prefetch_jobs(name: str, namespace: str, revision: str, spec: Spec, resolved: Resolved, nodes: Sequence[str]) -> list[dict[str, Any]]:
+def prefetch_jobs(
+    name: str,
+    namespace: str,
+    revision: str,
+    spec: Spec,
+    resolved: Resolved,
+    nodes: Sequence[str],
+    host_path_roots: Sequence[str] = (),
+) -> list[dict[str, Any]]:
     """Returns one Job for each of ``nodes`` if weights are stored on the node, a single Job if they are stored in a claim, else none.
 
     ``revision`` is the revision's hash, ``nodes`` are those that run the deployment's engine pods. Nothing is downloaded into an emptyDir,
-    which starts empty with its pod, or into a claim mounted read-only. A Job's template is immutable, so a node's Job depends on the
-    revision and the node only. The caller adds ``ownerReferences``.
+    which starts empty with its pod, or into a claim mounted read-only. ``host_path_roots`` are the allowed directories for
+    ``storage.hostPath``. The caller adds ``ownerReferences``, and creates each Job once: its template is immutable.
     """
     storage = spec.storage
-    base = f"{workload_name(name, revision)}-fetch"
+    base = f"{workload_name(name, revision)}{NAME_SUFFIX}"
     if storage is None:
         return []
     if storage.host_path is not None:
@@ -56,7 +67,16 @@ def prefetch_jobs(name: str, namespace: str, revision: str, spec: Spec, resolved
         cordoned = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
         tolerated = [*tolerations(spec, resolved), cordoned]
         return [
-            _job(f"{base}-{_short_hash(node)}", name, namespace, revision, spec, resolved, _on_node(node) | {"tolerations": tolerated})
+            _job(
+                f"{base}-{_short_hash(node)}",
+                name,
+                namespace,
+                revision,
+                spec,
+                resolved,
+                _on_node(node) | {"tolerations": tolerated},
+                host_path_roots,
+            )
             for node in nodes
         ]
     if storage.persistent_volume_claim is not None and not storage.persistent_volume_claim.read_only:
@@ -74,7 +94,16 @@ def node_of(job: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _job(job: str, name: str, namespace: str, revision: str, spec: Spec, resolved: Resolved, placement: dict[str, Any]) -> dict[str, Any]:
+def _job(
+    job: str,
+    name: str,
+    namespace: str,
+    revision: str,
+    spec: Spec,
+    resolved: Resolved,
+    placement: dict[str, Any],
+    host_path_roots: Sequence[str] = (),
+) -> dict[str, Any]:
     labels = child_labels(name) | {LABEL_REVISION: revision}
     manifest: dict[str, Any] = compact(
         {
@@ -92,7 +121,7 @@ def _job(job: str, name: str, namespace: str, revision: str, spec: Spec, resolve
                         "labels": labels | {LABEL_ROLE: ROLE_PREFETCH},
                         "annotations": as_manifest(spec.pod_template.metadata).get("annotations"),
                     },
-                    "spec": _pod(name, spec, resolved) | placement,
+                    "spec": _pod(name, spec, resolved, host_path_roots) | placement,
                 },
             },
         }
@@ -100,10 +129,10 @@ def _job(job: str, name: str, namespace: str, revision: str, spec: Spec, resolve
     return manifest
 
 
-def _pod(name: str, spec: Spec, resolved: Resolved) -> dict[str, Any]:
+def _pod(name: str, spec: Spec, resolved: Resolved, host_path_roots: Sequence[str]) -> dict[str, Any]:
     """Returns a pod spec like an engine's, without accelerators and their runtime. The user is the same, so that the engine can write the
     same files."""
-    mounted = [mount for mount in mounts(spec, resolved) if mount.name != "shm"]
+    mounted = [mount for mount in mounts(spec, resolved, host_path_roots) if mount.name != "shm"]
     scheduling = as_manifest(spec.scheduling)
     return {
         "restartPolicy": "Never",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from dflash_controller.api.pod_types import HuggingFace, Storage
@@ -25,39 +27,58 @@ class Mount:
     source: dict[str, Any]
     env: dict[str, str]
     read_only: bool = False
+    sub_path: str | None = None
+    """The part of the volume that is mounted; None: all of it."""
 
     def volume(self) -> dict[str, Any]:
         return {"name": self.name, **self.source}
 
     def volume_mount(self) -> dict[str, Any]:
-        return {"name": self.name, "mountPath": self.path, "readOnly": self.read_only or None}
+        return {"name": self.name, "mountPath": self.path, "subPath": self.sub_path, "readOnly": self.read_only or None}
 
 
-def mounts(spec: Spec, resolved: Resolved) -> list[Mount]:
-    """Returns the mounts of an engine pod, in a fixed order."""
+def mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) -> list[Mount]:
+    """Returns the mounts of an engine pod, in a fixed order. ``host_path_roots`` are the allowed directories for ``storage.hostPath``."""
     found = [Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}}, {})]
     if spec.storage is not None:
-        found.append(_storage(spec.storage, resolved))
+        found.append(_storage(spec.storage, resolved, host_path_roots))
     if spec.hugging_face is not None:
         found.append(_token(spec.hugging_face))
     return found
 
 
-def _storage(storage: Storage, resolved: Resolved) -> Mount:
+def _storage(storage: Storage, resolved: Resolved, host_path_roots: Sequence[str]) -> Mount:
     """Returns the volume for weights and compile caches. A read-only claim must hold the weights already."""
     source: dict[str, Any]
-    read_only = False
+    read_only, sub_path = False, None
     if claim := storage.persistent_volume_claim:
         read_only = bool(claim.read_only)
         source = {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": read_only or None}}
     elif host := storage.host_path:
-        source = {"hostPath": {"path": host.path, "type": "DirectoryOrCreate"}}
+        directory, sub_path = _below_root(host.path, host_path_roots)
+        source = {"hostPath": {"path": directory, "type": "DirectoryOrCreate"}}
     else:
         # Without a size limit the source is empty, and a volume without a source is an emptyDir.
         limit = storage.empty_dir and storage.empty_dir.size_limit
         source = {"emptyDir": {"sizeLimit": None if limit is None else str(limit)}}
     env = {"HF_HOME": f"{STORAGE_PATH}/huggingface"}
-    return Mount("storage", STORAGE_PATH, source, env | ({"HF_HUB_OFFLINE": "1"} if read_only else _cache_env(resolved)), read_only)
+    env |= {"HF_HUB_OFFLINE": "1"} if read_only else _cache_env(resolved)
+    return Mount("storage", STORAGE_PATH, source, env, read_only, sub_path)
+
+
+def _below_root(path: str, roots: Sequence[str]) -> tuple[str, str | None]:
+    """Returns the allowed directory that contains the path, and the rest as a path in that volume.
+
+    Pods write below the allowed directory, also symbolic links. The kubelet follows a link in a hostPath wherever it leads, but refuses a
+    subPath that leads out of its volume. Without such a directory (a pinned revision whose directory is no longer allowed) the path stays.
+    """
+    wanted = PurePosixPath(path)
+    containing = [PurePosixPath(root) for root in roots if wanted.is_relative_to(root)]
+    if not containing:
+        return path, None
+    root = max(containing, key=lambda found: len(found.parts))
+    rest = str(wanted.relative_to(root))
+    return str(root), None if rest == "." else rest
 
 
 def _cache_env(resolved: Resolved) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dflash_controller.api.names import LABEL_DEPLOYMENT, LABEL_REVISION, ROLE_ENGINE, ROLE_WORKER, child_labels
@@ -31,15 +32,16 @@ def workload(
     launch: Launch,
     probes: Probes,
     speculation: Speculation,
+    host_path_roots: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the workload without ``replicas`` and ``ownerReferences``, which change while the revision exists.
 
-    ``revision`` is the revision's hash. Name and hash together must not exceed 50 characters, or the workers of a LeaderWorkerSet are
-    never created.
+    ``revision`` is the revision's hash, ``host_path_roots`` are the allowed directories for ``storage.hostPath``. Name and hash together
+    must not exceed 50 characters, or the workers of a LeaderWorkerSet are never created.
     """
 
     def template(role: str) -> dict[str, Any]:
-        return pod_template(role, name, revision, spec, resolved, launch, probes, speculation)
+        return pod_template(role, name, revision, spec, resolved, launch, probes, speculation, host_path_roots)
 
     if resolved.nodes > 1:
         kind, body = LEADER_WORKER_SET, _leader_worker_set(resolved, template(ROLE_ENGINE), template(ROLE_WORKER))

@@ -1,4 +1,4 @@
-"""Runs the operator while this process is the leader: what runs, what ends it, and in which order it stops."""
+"""Runs the operator, as a standby and as the leader: what runs, what ends it, and in which order it stops."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dflash_controller.runtime.worker import Worker
 
 DRAIN_SECONDS = 20.0
 """Time for running reconciles to finish at a stop; the pod's terminationGracePeriodSeconds must be longer."""
+AT_ONCE_SECONDS = 1.0
+"""Time in which a process that finds the Lease free has it."""
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +36,7 @@ def exit_at_once() -> None:
     os._exit(1)
 
 
-async def wait_to_lead(candidate: Candidate, stop: asyncio.Event) -> bool:
-    """Waits for the Lease or the stop signal. Returns whether this process leads now."""
-    acquiring, stopping = asyncio.create_task(candidate.acquire()), asyncio.create_task(stop.wait())
-    await asyncio.wait((acquiring, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not acquiring.done():
-        await _cancelled(acquiring)
-        return False
-    acquiring.result()
-    return True
-
-
-async def lead(
+async def serve(
     candidate: Candidate,
     stop: asyncio.Event,
     *,
@@ -55,38 +45,46 @@ async def lead(
     queue: WorkQueue[Key],
     worker: Worker,
     workers: int,
+    leading: Callable[[], None],
     background: tuple[Coroutine[Any, Any, None], ...] = (),
     lost: Callable[[], None] = exit_at_once,
 ) -> bool:
-    """Lists everything, then watches, reconciles and lists again until ``stop`` is set. Returns False if a part failed instead.
+    """Lists and watches, waits for the Lease, then reconciles until ``stop`` is set. Returns False if a part failed instead.
 
-    At the end it stops the watches, lets running reconciles finish, and only then releases the Lease. If the Lease is lost it calls
-    ``lost``. ``background`` (the collection of metrics) runs alongside and is cancelled at the end.
+    A standby only reads: nothing takes deployments from the queue before this process leads. ``leading`` is called when it does, and
+    ``background`` (the collection of metrics) runs from then on. At the end it stops the watches, lets running reconciles finish, and only
+    then releases the Lease. If the Lease is lost it calls ``lost``.
     """
-    holding = asyncio.create_task(candidate.hold(), name="lease")
     stopping = asyncio.create_task(stop.wait(), name="stop")
-    first = asyncio.create_task(resync.first(), name="first list")
-    await asyncio.wait((holding, stopping, first), return_when=asyncio.FIRST_COMPLETED)
-    parts: list[asyncio.Task[None]] = [first]
-    cancelled_at_stop: list[asyncio.Task[None]] = [first]
-    if first.done() and not holding.done():
-        first.result()
-        watching = asyncio.create_task(watches.run(), name="watches")
-        working = asyncio.create_task(queue.run(workers, worker), name="workers")
-        relisting = asyncio.create_task(resync.run(), name="resync")
-        others = [asyncio.create_task(part, name="background") for part in background]
-        parts, cancelled_at_stop = [watching, working, relisting, *others], [relisting, *others]
+    acquiring = asyncio.create_task(candidate.acquire(), name="acquisition of the lease")
+    # Whoever leads at once lists afterwards: then one list is enough.
+    await asyncio.wait((acquiring, stopping), timeout=AT_ONCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    relisting = asyncio.create_task(resync.run(), name="resync")
+    watching = asyncio.create_task(_once(resync.filled, watches.run()), name="watches")
+    parts, cancelled_at_stop, ends = [relisting, watching], [relisting], [stopping, relisting, watching]
+    if not acquiring.done():
+        await asyncio.wait((acquiring, *ends), return_when=asyncio.FIRST_COMPLETED)
+    holding: asyncio.Task[None] | None = None
+    if acquiring.done() and not any(part.done() for part in ends):
+        acquiring.result()
+        holding = asyncio.create_task(candidate.hold(), name="lease")
+        leading()
+        resync.lead()
+        working = asyncio.create_task(_once(resync.filled, queue.run(workers, worker)), name="workers")
+        others = [asyncio.create_task(_once(resync.filled, part), name="background") for part in background]
+        parts, cancelled_at_stop = [*parts, working, *others], [*cancelled_at_stop, *others]
         await asyncio.wait((holding, stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
+        if holding.done():
+            lost()
     else:
         for part in background:
             part.close()
-    if holding.done():
-        lost()
     clean = stopping.done()
     watches.stop()
     queue.close()
     stopping.cancel()
-    for task in cancelled_at_stop:
+    await _cancelled(acquiring)
+    for task in cancelled_at_stop if resync.filled.is_set() else parts:
         task.cancel()
     _, late = await asyncio.wait(parts, timeout=DRAIN_SECONDS)
     for task in late:
@@ -95,9 +93,20 @@ async def lead(
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
             clean = False
-    await _cancelled(holding)
+    if holding is not None:
+        await _cancelled(holding)
     await candidate.release()
     return clean
+
+
+async def _once(ready: asyncio.Event, part: Coroutine[Any, Any, None]) -> None:
+    """Runs the part as soon as ``ready`` is set."""
+    try:
+        await ready.wait()
+    except asyncio.CancelledError:
+        part.close()
+        raise
+    await part
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

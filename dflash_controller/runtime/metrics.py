@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
+from dflash_controller.cluster.kinds import OPTIONAL, Kind
 from dflash_controller.model.snapshot import Key
 from dflash_controller.planning.status.tuning import reported_decision
 from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, TunerDecision
@@ -73,6 +74,12 @@ class Metrics:
             "dflash_last_event_timestamp_seconds", "When the last watch event of a kind arrived.", ["kind"], registry=self.registry
         )
         self._resync = Gauge("dflash_last_resync_timestamp_seconds", "When the last complete list was taken in.", registry=self.registry)
+        self._left_out = Gauge(
+            "dflash_optional_kind_unavailable",
+            "1 while a kind that the cluster serves cannot be listed and is left out.",
+            ["kind"],
+            registry=self.registry,
+        )
         build = Gauge("dflash_build_info", "Always 1; the labels tell the version.", ["version", "python"], registry=self.registry)
         build.labels(__version__, platform.python_version()).set(1)
         self._phases = Counter("dflash_rollout_phases_total", "Phases that rollouts reached.", ["phase"], registry=self.registry)
@@ -113,6 +120,11 @@ class Metrics:
     def resynced(self) -> None:
         """Records that a complete list was processed."""
         self._resync.set_to_current_time()
+
+    def left_out(self, unlisted: Collection[Kind]) -> None:
+        """Shows which optional kinds cannot be listed."""
+        for kind in OPTIONAL:
+            self._left_out.labels(kind.name).set(kind in unlisted)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
         """Adds the gauges of the work queue."""

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from dflash_controller.catalog import Catalog
-from dflash_controller.cluster.errors import Forbidden, Invalid
-from dflash_controller.cluster.executor import Executor
+from dflash_controller.cluster.errors import ApiError, Forbidden, Unavailable, WriteRefused
+from dflash_controller.cluster.executor import ExecutionResult, Executor
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.revisions.roles import StoredRevisions, read_stored
-from dflash_controller.planning.state.blockers import refused
+from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
-from dflash_controller.planning.state.plan import Plan
+from dflash_controller.planning.state.plan import Part, Plan
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.prober import Prober
 from dflash_controller.runtime.tuners import Tuners
+
+PASSING_FAILURES = 2
+"""Reconciles in a row with a write that failed but may succeed later, before the status says so. Most of them pass within seconds."""
 
 
 def utc_now() -> datetime:
@@ -59,13 +62,14 @@ class Reconciler:
         self._tuning_requeue_s = tuning_requeue_s
         self._warm_up_s = warm_up_s
         self._now = now
+        self._failures: dict[Key, int] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconciles one deployment. Returns the seconds until the next evaluation, or None to wait for a change.
 
         Before a step that removes capacity or history, it reads the deployment's objects live and makes the plan again. A plan that wrote
-        something is followed by another evaluation, because the watch does not report the operator's own writes. Raises Forbidden or
-        Invalid if the API server refuses a write.
+        something is followed by another evaluation, because the watch does not report the operator's own writes. Raises WriteRefused if the
+        API server refused a write; everything else was carried out.
         """
         # Somebody else's object that has a name we need is not watched, so it is read each time.
         if self._store.claims(key):
@@ -80,24 +84,38 @@ class Reconciler:
             plan = self._plan(snapshot, stored)
         try:
             result = await self._executor.execute(plan, snapshot)
-        except (Forbidden, Invalid) as error:
-            # The status reports it, and the write is tried again: someone may grant a right or upgrade the CustomResourceDefinition.
-            refusal = refused(error.message, forbidden=isinstance(error, Forbidden))
-            await self._executor.execute(self._plan(snapshot, stored, refusal), snapshot)
+        except ApiError as error:
+            # The API server did not answer, or refused the status itself.
+            await self._report({Part.SERVING: error}, snapshot, stored)
             raise
         self._prober.want(key, plan.probe)
         if plan.decision is not None:
             self._tuners.decided(key, plan.decision)
             self._metrics.tuned(key, plan.decision)
-        if plan.stores_learned:
+        if plan.stores_learned and Part.ROLLOUT not in result.refused:
             self._tuners.stored(key)
+        if result.refused:
+            await self._report(result.refused, snapshot, stored)
+        else:
+            self._failures.pop(key, None)
         self._show(key, stored)
-        if result.writes > result.status_written:
-            return 0.0
-        waits = [wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None]
-        return min(waits, default=None)
+        again_s = _again_s(plan, result)
+        if result.refused:
+            raise WriteRefused(next(iter(result.refused.values())), again_s)
+        return again_s
 
-    def _plan(self, snapshot: Snapshot, stored: StoredRevisions, refusal: Blocker | None = None) -> Plan:
+    async def _report(self, refused: Mapping[Part, ApiError], snapshot: Snapshot, stored: StoredRevisions) -> None:
+        """Writes a status that names the refused writes. Failures that may pass are reported once they repeat."""
+        failures = self._failures[snapshot.key] = self._failures.get(snapshot.key, 0) + 1
+        told = {
+            part: refused_write(error.message, forbidden=isinstance(error, Forbidden), passing=isinstance(error, Unavailable))
+            for part, error in refused.items()
+            if failures > PASSING_FAILURES or not isinstance(error, Unavailable)
+        }
+        if told:
+            await self._executor.execute(self._plan(snapshot, stored, told), snapshot)
+
+    def _plan(self, snapshot: Snapshot, stored: StoredRevisions, refusals: Mapping[Part, Blocker] | None = None) -> Plan:
         if snapshot.deployment is None:
             return Plan()
         key = snapshot.key
@@ -115,10 +133,11 @@ class Reconciler:
                 metrics_failure=failure,
                 probes=self._prober.answers(key),
                 probe_error=self._prober.error(key),
+                probe_waited_s=self._prober.waited_s(key),
                 tuning=self._tuners.knowledge(snapshot, stored),
                 tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
-                refusal=refusal,
+                refusals=refusals or {},
             ),
         )
 
@@ -128,6 +147,8 @@ class Reconciler:
         if deployment is None:
             self._metrics.forget(key)
             self._tuners.forget(key)
+            self._failures.pop(key, None)
+            self._prober.forget(key)
             return
         status = deployment.get("status") or {}
         revisions = {
@@ -151,3 +172,9 @@ class Reconciler:
             startup_s=max(starts, default=None),
         )
         self._metrics.show(key, shown)
+
+
+def _again_s(plan: Plan, result: ExecutionResult) -> float | None:
+    if result.writes > result.status_written:
+        return 0.0
+    return min((wait for wait in (plan.requeue_after_s, result.retry_after_s) if wait is not None), default=None)

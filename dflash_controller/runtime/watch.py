@@ -27,6 +27,8 @@ from dflash_controller.model.snapshot import Key
 
 ERROR_BACKOFFS = (1, 1, 2, 3, 5, 8, 13, 21, 34, 34, 34, 34, 34, 34, 34)
 """Pauses in seconds between attempts of a failing watch: about five minutes in total, then the process ends and is restarted."""
+OPTIONAL_RETRY_SECONDS = 30.0
+"""Pause after a refused list or watch of an optional kind; shorter than ``request_timeout`` below. It is tried again for ever."""
 SPARE_CONNECTIONS = 16
 WATCH_USER_AGENT = f"{USER_AGENT} (watch)"
 
@@ -77,7 +79,7 @@ def make_registry(sink: EventSink, namespaces: Sequence[str]) -> kopf.OperatorRe
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         configuration = await load_configuration()
-        observe = _watch_openings(URL(configuration.host).path.rstrip("/"), namespaces or (None,), sink.watch_opened)
+        observe = observe_requests(URL(configuration.host).path.rstrip("/"), namespaces or (None,), sink.watch_opened)
         session = await watch_session(configuration, connections=connections, user_agent=WATCH_USER_AGENT, observe=observe)
         return kopf.AiohttpSession(server=configuration.host, aiohttp_session=session)
 
@@ -144,14 +146,25 @@ def _handler(kind: Kind, sink: EventSink) -> Callable[..., Any]:
     return on_event
 
 
-def _watch_openings(prefix: str, namespaces: Sequence[str | None], opened: Opened) -> aiohttp.ClientMiddlewareType:
-    """Detects watches that follow a list, as opposed to resumed ones, from kopf's requests, because kopf has no hook for it."""
+def observe_requests(
+    prefix: str, namespaces: Sequence[str | None], opened: Opened, *, pause_s: float = OPTIONAL_RETRY_SECONDS
+) -> aiohttp.ClientMiddlewareType:
+    """Returns a middleware for kopf's requests. ``prefix`` is the path of the API server's address.
+
+    It calls ``opened`` for watches that follow a list, as opposed to resumed ones, because kopf has no hook for it. It turns a refused
+    request for an optional kind into a lost connection: kopf ends the process for minutes of refusals, but tries again for ever after
+    lost connections.
+    """
     places = {prefix + kind.path(namespace): (kind, namespace) for kind in kinds.STORED for namespace in namespaces}
     listed: set[str] = set()
 
     async def observe(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         response = await handler(request)
         path = request.url.path
+        if path in places and places[path][0].optional and (response.status in (403, 404) or response.status >= 500):
+            response.release()
+            await asyncio.sleep(pause_s)
+            raise aiohttp.ClientConnectionError(f"{places[path][0].name} cannot be read: HTTP status {response.status}")
         if path in places and response.status == 200:
             if request.url.query.get("watch") != "true":
                 listed.add(path)

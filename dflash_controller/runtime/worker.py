@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Protocol
 
-from dflash_controller.cluster.errors import ApiError, LostLeadership, PlanConflict
+from dflash_controller.cluster.errors import ApiError, LostLeadership, PlanConflict, WriteRefused
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics
 from dflash_controller.runtime.queue import WorkQueue
@@ -49,6 +49,10 @@ class Worker:
         except LostLeadership as lost:
             self._metrics.failed("LostLeadership")
             log.warning("%s: not finished, the next leader continues: %s", key, lost, extra={"deployment": str(key)})
+        except WriteRefused as refused:
+            self._failed(key, type(refused.error).__name__, f"the API server: {refused}")
+            if refused.requeue_after_s is not None:
+                self._queue.add(key, refused.requeue_after_s)
         except ApiError as error:
             self._failed(key, type(error).__name__, f"the API server: {error}")
         except Exception as error:

@@ -37,7 +37,7 @@ def elector(client: Client, namespace: str, identity: str) -> Elector:
     return Elector(client, namespace=namespace, name="operator", identity=identity, timing=TIMING)
 
 
-def account(namespace: str, name: str = "demo") -> dict[str, Any]:
+def account(namespace: str, name: str = "demo-engine") -> dict[str, Any]:
     metadata = {"namespace": namespace, "name": name, "labels": names.child_labels("demo")}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
@@ -69,7 +69,7 @@ async def test_a_paused_leader_is_replaced_and_writes_no_more(client: Client, na
     events = EventRecorder(client, instance="test", clock=time.monotonic, now=lambda: datetime.datetime.now(datetime.UTC))
     store = Store()
     late = Executor(client, store, events, still_leader=first.is_leader, clock=time.monotonic)
-    plan = Plan(steps=(Apply(account(namespace)),))
+    plan = Plan((Apply(account(namespace)),))
     with pytest.raises(LostLeadership):
         await late.execute(plan, store.snapshot(Key(namespace, "demo")))
     current = Executor(client, store, events, still_leader=second.is_leader, clock=time.monotonic)
@@ -122,9 +122,9 @@ async def test_watches_feed_store_and_queue_and_kopf_writes_nothing(
         made = await client.apply(kinds.SERVICE_ACCOUNT, account(namespace))
         await eventually(lambda: store.snapshot(key).others)
         assert queued == [key]
-        assert [item["metadata"]["name"] for item in store.snapshot(key).others] == ["demo"]
+        assert [item["metadata"]["name"] for item in store.snapshot(key).others] == ["demo-engine"]
 
-        await client.delete(kinds.SERVICE_ACCOUNT, namespace, "demo", uid=made["metadata"]["uid"])
+        await client.delete(kinds.SERVICE_ACCOUNT, namespace, "demo-engine", uid=made["metadata"]["uid"])
         await eventually(lambda: not store.snapshot(key).others)
         assert queued == [key, key]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
 from testbed.operator_process import tells_leader
 from testbed.waiting import wait_until
@@ -127,3 +128,42 @@ def test_it_refuses_settings_it_cannot_use(start: Start) -> None:
     running = start(DFLASH_WORKERS="many")
     assert running.process.wait(timeout=30) != 0
     assert "DFLASH_WORKERS" in running.log.read_text()
+
+
+def test_a_standby_keeps_up_and_writes_nothing_until_it_leads(cluster: Cluster, namespace: str, start: Start) -> None:
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "dflash-operator"}, "spec": held}
+    cluster.apply_yaml(lease, namespace)
+    mark = cluster.audit_mark()
+    standby = start()
+
+    def requests(*verbs: str) -> list[str]:
+        events = cluster.audit(mark, verbs=verbs)
+        return [f"{event['verb']} {event['requestURI']}" for event in events if event.get("userAgent", "").startswith("dflash-operator")]
+
+    def seen(kind: str) -> bool:
+        return f'dflash_last_event_timestamp_seconds{{kind="{kind}"}}' in standby.fetch("/metrics")
+
+    cluster.apply_yaml(DEPLOYMENT, namespace)
+    wait_until(lambda: seen("DFlashDeployment"), "the standby to see the deployment", timeout=30)
+    assert standby.fetch("/readyz") == "[+] API server answers\n"
+    assert standby.fetch("/healthz") == "[+] cluster is listed\n"
+    assert not standby.leads()
+    assert requests(*WRITE_VERBS) == []
+    assert not named(cluster, namespace, "services")
+
+    cluster.kubectl("-n", namespace, "patch", "lease", "dflash-operator", "--type=merge", "-p", '{"spec":{"holderIdentity":""}}')
+    wait_until(lambda: named(cluster, namespace, "services"), "the new leader to make the Service", timeout=10)
+    first, *others = requests(*WRITE_VERBS)
+    assert "/leases/dflash-operator" in first, "the Lease comes first"
+    assert others
+    assert standby.stop() == 0
+
+
+def test_a_standby_stops_well(cluster: Cluster, namespace: str, start: Start) -> None:
+    first = start()
+    wait_until(first.leads, "the first to lead", timeout=30)
+    second = start()
+    wait_until(lambda: "[+] API server answers" in second.fetch("/readyz"), "the standby to be ready", timeout=30)
+    assert second.stop() == 0
+    assert first.leads()

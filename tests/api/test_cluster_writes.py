@@ -24,7 +24,7 @@ from dflash_controller.cluster.kinds import Kind, kind_of
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
 from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
 
@@ -46,7 +46,7 @@ class Operator:
 
     async def run(self, *steps: Any, **plan: Any) -> Any:
         """Carry out a plan made from a live snapshot."""
-        return await self.executor.execute(Plan(steps=steps, **plan), await self.reader.refresh(self.key))
+        return await self.executor.execute(Plan(steps, **plan), await self.reader.refresh(self.key))
 
     async def read(self, kind: Kind, name: str = "demo") -> dict[str, Any]:
         return await self.client.get(kind, self.key.namespace, name)
@@ -91,6 +91,7 @@ def service(namespace: str, port: int = 8000, labels: dict[str, str] | None = No
     }
 
 
+RECORD = {names.ANNOTATION_RECORD: '{"hash":"raaaaaaa","inputs":{}}'}
 THEIRS = {"selector": {"app": "theirs"}, "ports": [{"name": "http", "port": 8000}]}
 
 
@@ -108,7 +109,7 @@ def workload(namespace: str, replicas: int = 1) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"namespace": namespace, "name": "demo-a", "labels": names.child_labels("demo")},
+        "metadata": {"namespace": namespace, "name": "demo-raaaaaaa", "labels": names.child_labels("demo"), "annotations": RECORD},
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
@@ -128,7 +129,7 @@ def revision(namespace: str) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": {"namespace": namespace, "name": "demo-a", "labels": names.child_labels("demo")},
+        "metadata": {"namespace": namespace, "name": "demo-raaaaaaa", "labels": names.child_labels("demo")},
         "revision": 1,
         "data": {"z": 1, "inputs": {"model": "ä😀 <b>&\x7f\x9f\u2028", "rate": 0.05, "whole": 2.0, "big": 123456789012}},
     }
@@ -147,9 +148,11 @@ async def test_a_second_apply_of_what_the_operator_renders_is_not_sent(client: C
 async def test_a_settled_plan_writes_nothing_whatever_spelling_quantities_have(operator: Operator, cluster: Cluster) -> None:
     namespace = operator.key.namespace
     await operator.run(Apply(workload(namespace, 0)), Apply(service(namespace)), status={"observedGeneration": 1})
-    await asyncio.to_thread(cluster.kubectl, "-n", namespace, "wait", "deploy/demo-a", "--for=jsonpath={.status.observedGeneration}=1")
+    await asyncio.to_thread(
+        cluster.kubectl, "-n", namespace, "wait", "deploy/demo-raaaaaaa", "--for=jsonpath={.status.observedGeneration}=1"
+    )
     mark = await asyncio.to_thread(cluster.audit_mark)
-    live = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    live = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     steps = (
         Apply(workload(namespace, 0), fence=ref(live), fenced=True),
         Apply(service(namespace), fence=ref(await operator.read(kinds.SERVICE))),
@@ -172,12 +175,12 @@ async def test_an_edited_child_is_put_back_and_foreign_fields_are_left_alone(ope
     await operator.run(Apply(workload(namespace)))
     foreign = {"metadata": {"annotations": {"example.com/theirs": "yes"}}, "spec": {"minReadySeconds": 3}}
     await edit(operator, foreign)
-    live = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    live = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     assert (await operator.run(Apply(workload(namespace), fence=ref(live)))).writes == 0
     edited = await edit(operator, patch)
     assert any(readable(path).startswith(field) for path in drift(workload(namespace), edited))
     assert (await operator.run(Apply(workload(namespace), fence=ref(edited)))).writes == 1
-    after = await operator.read(kinds.DEPLOYMENT, "demo-a")
+    after = await operator.read(kinds.DEPLOYMENT, "demo-raaaaaaa")
     assert drift(workload(namespace), after) == []
     assert after["metadata"]["annotations"]["example.com/theirs"] == "yes"
     assert after["spec"]["minReadySeconds"] == 3
@@ -185,7 +188,7 @@ async def test_an_edited_child_is_put_back_and_foreign_fields_are_left_alone(ope
 
 async def edit(operator: Operator, patch: dict[str, Any]) -> dict[str, Any]:
     """Another manager's hand."""
-    return await patch_as(operator, "somebody", kinds.DEPLOYMENT, "demo-a", patch)
+    return await patch_as(operator, "somebody", kinds.DEPLOYMENT, "demo-raaaaaaa", patch)
 
 
 async def patch_as(operator: Operator, manager: str, kind: Kind, name: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +231,7 @@ async def test_a_stale_fence_is_a_conflict_and_corrects_the_store(operator: Oper
     planned = ref(dict(snapshot.workloads[0]))
     edited = await edit(operator, {"metadata": {"annotations": {"example.com/now": "1"}}})
     with pytest.raises(PlanConflict):
-        await operator.executor.execute(Plan(steps=(Apply(workload(namespace, 3), fence=planned, fenced=True),)), snapshot)
+        await operator.executor.execute(Plan((Apply(workload(namespace, 3), fence=planned, fenced=True),)), snapshot)
     corrected = operator.store.snapshot(operator.key).workloads[0]
     assert int(corrected["metadata"]["resourceVersion"]) >= int(edited["metadata"]["resourceVersion"])
     assert corrected["spec"]["replicas"] == 1
@@ -241,7 +244,7 @@ async def test_a_child_deleted_in_the_meantime_is_a_conflict_not_a_new_object(op
     fence = ref(dict(snapshot.others[0]))
     await operator.client.delete(kinds.SERVICE, namespace, "demo", uid=fence.uid)
     with pytest.raises(PlanConflict):
-        await operator.executor.execute(Plan(steps=(Apply(service(namespace, 9000), fence=fence),)), snapshot)
+        await operator.executor.execute(Plan((Apply(service(namespace, 9000), fence=fence),)), snapshot)
     with pytest.raises(NotFound):
         await operator.read(kinds.SERVICE)
     assert operator.store.snapshot(operator.key).others == ()
@@ -270,16 +273,16 @@ async def test_deleting_what_is_gone_already_is_done(operator: Operator) -> None
     snapshot = await operator.reader.refresh(operator.key)
     gone = ref(dict(snapshot.others[0]))
     await operator.client.delete(kinds.SERVICE, namespace, "demo", uid=gone.uid)
-    result = await operator.executor.execute(Plan(steps=(Delete(gone),)), snapshot)
+    result = await operator.executor.execute(Plan((Delete(gone),)), snapshot)
     assert result.writes == 0
 
 
 async def test_revisions_are_created_once_annotated_and_numbered(operator: Operator) -> None:
     namespace = operator.key.namespace
     await operator.run(Create(revision(namespace)))
-    created = await operator.read(kinds.CONTROLLER_REVISION, "demo-a")
+    created = await operator.read(kinds.CONTROLLER_REVISION, "demo-raaaaaaa")
     await operator.run(Annotate(ref(created), {names.ANNOTATION_STATE: "Stable"}, revision=7))
-    after = await operator.read(kinds.CONTROLLER_REVISION, "demo-a")
+    after = await operator.read(kinds.CONTROLLER_REVISION, "demo-raaaaaaa")
     assert (after["metadata"]["annotations"], after["revision"]) == ({names.ANNOTATION_STATE: "Stable"}, 7)
     assert after["data"] == revision(namespace)["data"]
     with pytest.raises(PlanConflict):
@@ -318,10 +321,33 @@ async def test_a_name_held_by_a_stranger_is_shown_to_the_next_plan(operator: Ope
     assert (await operator.read(kinds.SERVICE))["spec"]["selector"] == {"app": "theirs"}
     snapshot = await operator.reader.refresh(operator.key)
     assert [item["metadata"]["uid"] for item in snapshot.others] == [stranger["metadata"]["uid"]]
+    # Even a plan that would write to it is refused, until it is a child by its label.
+    with pytest.raises(PlanConflict):
+        await operator.run(Apply(service(namespace), fence=ref(dict(snapshot.others[0])), fenced=True))
+    await patch_as(operator, "user", kinds.SERVICE, "demo", {"metadata": {"labels": names.child_labels("demo")}})
+    snapshot = await operator.reader.refresh(operator.key)
     taken = await operator.run(Apply(service(namespace), fence=ref(dict(snapshot.others[0])), fenced=True))
     assert taken.writes == 1
     assert operator.store.claims(operator.key) == ()
     assert len(operator.store.snapshot(operator.key).others) == 1
+
+
+async def test_a_plan_that_would_write_to_an_object_that_is_not_ours_is_dropped(operator: Operator) -> None:
+    manifest = workload(operator.key.namespace)
+    manifest["metadata"]["name"] = "demo-debug"
+    stranger = ref(await operator.client.create(kinds.DEPLOYMENT, manifest))
+    assert (await operator.reader.refresh(operator.key)).strangers == ("Deployment demo-debug",)
+    steps = (
+        Delete(stranger),
+        Annotate(stranger, {names.ANNOTATION_STATE: "Failed"}),
+        Adopt(stranger, (), names.child_labels("demo")),
+        Apply(manifest, fence=stranger, fenced=True),
+        Apply(manifest, fence=stranger),
+    )
+    for step in steps:
+        with pytest.raises(PlanConflict, match="not the operator's"):
+            await operator.run(step)
+    assert (await operator.read(kinds.DEPLOYMENT, "demo-debug"))["metadata"]["uid"] == stranger.uid
 
 
 async def test_a_stranger_that_goes_away_frees_the_name(operator: Operator) -> None:
@@ -339,7 +365,7 @@ async def test_the_status_is_fenced_by_the_deployment_it_was_planned_from(operat
     await patch_as(operator, "user", kinds.DFLASH_DEPLOYMENT, "demo", {"spec": {"replicas": 3}})
     with pytest.raises(PlanConflict):
         await operator.executor.execute(Plan(status={"observedGeneration": 1}), snapshot)
-    result = await operator.run(status={"observedGeneration": 2, "stableRevision": "demo-a"})
+    result = await operator.run(status={"observedGeneration": 2, "stableRevision": "demo-raaaaaaa"})
     assert result.status_written
     await operator.run(status={"observedGeneration": 2})
     written = await operator.read(kinds.DFLASH_DEPLOYMENT)
@@ -352,8 +378,8 @@ async def test_nothing_is_written_once_leadership_is_lost(operator: Operator, cl
     snapshot = await operator.reader.refresh(operator.key)
     operator.leads = False
     plans = (
-        Plan(steps=(Apply(service(namespace)),)),
-        Plan(steps=(Create(revision(namespace)),)),
+        Plan((Apply(service(namespace)),)),
+        Plan((Create(revision(namespace)),)),
         Plan(status={"observedGeneration": 1}),
         Plan((Event("Normal", "Told", "never"),)),
     )
@@ -366,7 +392,7 @@ async def test_nothing_is_written_once_leadership_is_lost(operator: Operator, cl
 
 async def test_an_irreversible_plan_needs_a_live_snapshot(operator: Operator) -> None:
     await operator.run(Apply(service(operator.key.namespace)))
-    plan = Plan(steps=(Delete(ref(await operator.read(kinds.SERVICE))),))
+    plan = Plan((Delete(ref(await operator.read(kinds.SERVICE))),))
     with pytest.raises(ValueError, match="live"):
         await operator.executor.execute(plan, operator.store.snapshot(operator.key))
 
@@ -388,17 +414,39 @@ async def test_an_event_is_told_once_even_after_a_restart(operator: Operator, cl
 async def test_a_refused_object_is_invalid_and_an_unanswered_call_unavailable(operator: Operator, cluster: Cluster) -> None:
     broken = service(operator.key.namespace)
     broken["spec"]["ports"][0]["port"] = 0
-    with pytest.raises(Invalid, match="port"):
-        await operator.run(Apply(broken))
+    refused = (await operator.run(Apply(broken))).refused[Part.SERVING]
+    assert isinstance(refused, Invalid)
+    assert "port" in str(refused)
     unknown = service(operator.key.namespace)
     unknown["spec"]["noSuchField"] = 1
-    with pytest.raises(Invalid, match="noSuchField"):
-        await operator.run(Apply(unknown))
+    refused = (await operator.run(Apply(unknown))).refused[Part.SERVING]
+    assert isinstance(refused, Invalid)
+    assert "noSuchField" in str(refused)
     configuration = await load_configuration({"KUBECONFIG": str(cluster.admin_kubeconfig)})
     configuration.host = "https://127.0.0.1:1"
     async with Client(configuration, total_s=2.0) as nobody:
         with pytest.raises(Unavailable):
             await nobody.get(kinds.SERVICE, "a", "b")
+
+
+async def test_a_refused_write_stops_the_rollout_only(operator: Operator) -> None:
+    namespace = operator.key.namespace
+    broken = service(namespace)
+    broken["spec"]["ports"][0]["port"] = 0
+    snapshot = await operator.reader.refresh(operator.key)
+    plan = Plan(
+        serving=(Apply(broken), Apply(workload(namespace))),
+        rollout=(Apply(broken), Create(revision(namespace))),
+        accessories=(Apply(broken), Apply(service(namespace))),
+        status={"observedGeneration": 1},
+    )
+    result = await operator.executor.execute(plan, snapshot)
+    assert list(result.refused) == [Part.SERVING, Part.ROLLOUT, Part.ACCESSORIES]
+    assert (result.writes, result.status_written) == (2, False)
+    assert await operator.read(kinds.DEPLOYMENT, workload(namespace)["metadata"]["name"])
+    assert await operator.read(kinds.SERVICE)
+    with pytest.raises(NotFound):
+        await operator.read(kinds.CONTROLLER_REVISION, revision(namespace)["metadata"]["name"])
 
 
 async def test_a_fight_over_a_field_is_reported_and_slows_down(operator: Operator) -> None:
@@ -441,16 +489,13 @@ async def test_a_resync_finds_what_the_watch_missed(operator: Operator) -> None:
 
 async def test_lists_are_read_in_pages(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_controller.cluster.client.PAGE_SIZE", 2)
-    for number in range(5):
-        account = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"namespace": operator.key.namespace, "name": f"demo-{number}"},
-        }
-        account["metadata"]["labels"] = names.child_labels("demo")
-        await operator.client.apply(kinds.SERVICE_ACCOUNT, account)
+    for letter in "abcde":
+        record = revision(operator.key.namespace)
+        record["metadata"]["name"] = f"demo-raaaaaa{letter}"
+        await operator.client.create(kinds.CONTROLLER_REVISION, record)
     pages = [
-        len(page) async for page, _ in operator.client.pages(kinds.SERVICE_ACCOUNT, operator.key.namespace, selector=kinds.CHILD_SELECTOR)
+        len(page)
+        async for page, _ in operator.client.pages(kinds.CONTROLLER_REVISION, operator.key.namespace, selector=kinds.CHILD_SELECTOR)
     ]
     assert pages == [2, 2, 1]
-    assert len((await operator.reader.refresh(operator.key)).others) == 5
+    assert len((await operator.reader.refresh(operator.key)).revisions) == 5

@@ -276,6 +276,12 @@ def test_stuck_rollout_when_every_old_pod_is_broken(
     wait_until(lambda: deployment.status()["readyReplicas"] == 0, "all of them to be broken")
     begun = len(pod_watch.moments(namespace, "chat"))
     deployment.patch(drafter={"revision": NEW})
+    candidate = wait_until(lambda: deployment.status().get("candidateRevision"), "a candidate")
+    wait_until(lambda: deployment.trial(candidate).get("stableDownSince"), "the outage to be noted")
+    wait_until(lambda: deployment.trial(candidate).get("servedAt"), "the candidate to serve")
+    deployment.wait_look()
+    assert deployment.status()["candidateRevision"] == candidate, "stable has not been down for long"
+    deployment.edit_trial(candidate, stableDownSince="2026-01-01T00:00:00Z")
     deployment.wait_done()
     deployment.wait_states("Retired", "Stable")
     assert deployment.revisions()[deployment.status()["stableRevision"]]["reason"] == "StableNotServing"

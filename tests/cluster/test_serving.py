@@ -63,7 +63,7 @@ def test_apply_serves_completions_and_tells_the_truth(start_operator: StartOpera
         assert answer.usage.completion_tokens == 2000
     row = dict(zip(*(line.split() for line in kubectl("get", "dfd", "chat").splitlines()), strict=False))
     assert row["READY"] == "True"
-    shown = wait_until(lambda: status(kubectl).get("metrics"), "figures in the status")
+    shown = wait_until(lambda: (found := status(kubectl).get("metrics") or {}).get("acceptanceLength") and found, "metrics in the status")
     assert 1 < shown["acceptanceLength"] <= 16
     assert shown["blockSize"] == 16
     now = status(kubectl)

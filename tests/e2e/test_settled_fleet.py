@@ -159,6 +159,12 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tupl
     return {name: (before.get(name), after.get(name)) for name in before | after if before.get(name) != after.get(name)}
 
 
+def changes(before: dict[Deployment, dict[str, Any]]) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """What changed in each status since then."""
+    found = {deployment.name: differences(status, deployment.status()) for deployment, status in before.items()}
+    return {name: changed for name, changed in found.items() if changed}
+
+
 def known(deployment: Deployment) -> bool:
     """The tuner has something to say, and the drafter is known to be accepted."""
     status = deployment.status()
@@ -194,9 +200,7 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
         sent, tokens = traffic.answered, traffic.tokens
         time.sleep(SETTLED_S)
         tokens_per_second = (traffic.tokens - tokens) / SETTLED_S
-        assert writes_since(cluster, settled) == [], {
-            deployment.name: changed for deployment in everyone if (changed := differences(statuses[deployment], deployment.status()))
-        }
+        assert writes_since(cluster, settled) == [], changes(statuses)
         assert lease_renewals_since(cluster, settled) > SETTLED_S / 2, "the audit log shows what operators write"
         say(f"settled for {SETTLED_S:.0f} s, {traffic.answered - sent} requests answered: 0 writes")
 
@@ -207,7 +211,7 @@ def test_a_settled_fleet_under_noisy_traffic_is_left_alone_also_after_a_restart(
             fleet.operator.start().wait_to_lead()
         sent = traffic.answered
         time.sleep(RESTARTED_S)
-        assert writes_since(cluster, restarted) == []
+        assert writes_since(cluster, restarted) == [], changes(statuses)
         say(f"for {RESTARTED_S:.0f} s after SIGKILL and restart, {traffic.answered - sent} requests answered: 0 writes")
         assert {deployment: deployment.get()["metadata"]["resourceVersion"] for deployment in everyone} == shown
         assert traffic.errors == 0

@@ -137,6 +137,8 @@ def _operator() -> list[Story]:
     oldest = f"dflash_workqueue_oldest_seconds{label_set(**_OPERATOR)}"
     resync = f"dflash_last_resync_timestamp_seconds{label_set(**_OPERATOR)}"
 
+    other_resync = f"dflash_last_resync_timestamp_seconds{label_set(**_STANDBY)}"
+
     def reconciles(errors: float) -> Series:
         return {
             f"dflash_reconcile_total{label_set(result='success', **_OPERATOR)}": counter((100 - errors, 90)),
@@ -171,7 +173,13 @@ def _operator() -> list[Story]:
         Story("DFlashReconcileBacklog", "for five minutes", {oldest: gauge((61, 10), (0, 10))}, {"4m": [], "6m": [late], "15m": []}),
         Story("DFlashReconcileBacklog", "60 s", {oldest: gauge((60, 20))}, {"15m": []}),
         Story("DFlashWatchStale", "no list for 25 minutes", {resync: gauge((60, 30), (1700, 30))}, {"20m": [], "26m": [stale], "40m": []}),
-        Story("DFlashWatchStale", "a standby has never listed", {resync: gauge((0, 60))}, {"50m": []}),
+        Story(
+            "DFlashWatchStale",
+            "a standby lists and the leader does not",
+            {resync: gauge((60, 30)), other_resync: gauge((1700, 30))},
+            {"20m": [], "26m": [stale]},
+        ),
+        Story("DFlashWatchStale", "a standby has not listed yet", {resync: gauge((0, 60))}, {"50m": []}),
     ]
 
 

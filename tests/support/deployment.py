@@ -29,6 +29,7 @@ JUDGED = {
 """Part of ``spec.rollout``: judged by a probe of some seconds, looked at every second. So few and short answers tell no small difference,
 least of all in speed on a machine that is busy with the test itself: the limits are wide."""
 STATE = "serving.dflash.io/state"
+TRIAL = "serving.dflash.io/trial"
 REVISION = "serving.dflash.io/revision"
 _GROUPS = {
     "controllerrevisions": "/apis/apps/v1",
@@ -113,6 +114,17 @@ class Deployment:
         found = next(item for item in self.children("controllerrevisions") if item["metadata"]["name"] == revision)
         entries = json.loads(found["metadata"]["annotations"]["serving.dflash.io/history"])
         return [(entry["origin"], entry["outcome"], entry["reason"]) for entry in entries]
+
+    def trial(self, revision: str) -> dict[str, Any]:
+        """What is stored of the trial of a revision (its whole name): clocks and findings."""
+        found = next(item for item in self.children("controllerrevisions") if item["metadata"]["name"] == revision)
+        trial: dict[str, Any] = json.loads(found["metadata"]["annotations"][TRIAL])
+        return trial
+
+    def edit_trial(self, revision: str, **changes: Any) -> None:
+        """Sets parts of what is stored of a trial, for example to an earlier time."""
+        patch = {"metadata": {"annotations": {TRIAL: json.dumps(self.trial(revision) | changes)}}}
+        self.cluster.api.request("PATCH", self._path("/apis/apps/v1", "controllerrevisions", revision), patch)
 
     def annotate(self, **operations: str | None) -> None:
         """Set ``serving.dflash.io/`` annotations (``promote``, ``abort``, ``pin``), or with None remove them."""

@@ -27,6 +27,10 @@ PHASES = {
 }
 BY_HAND = {"PromotedByHand": "promote", "Pinned": "pin"}
 STATUS_BYTES = 32 * 1024
+STABLE_DOWN_S = 180
+CANNOT_START_S = 180
+LOADS_S = 1200
+"""No start-up budget is shorter."""
 TRAINED_BLOCK = 16
 
 
@@ -54,8 +58,10 @@ class Course:
     """What happened in one trial of a candidate, seen from outside."""
 
     served_at: datetime | None = None
-    alone: bool = False
-    """At some moment of it no replica of the active revision served."""
+    down_since: datetime | None = None
+    """Since when no replica of the active revision has served."""
+    with_node_since: datetime | None = None
+    """Since when a pod of it has had a node."""
     judged_bad: bool = False
     had_trouble: bool = False
     asked: set[str] = field(default_factory=set)
@@ -205,7 +211,7 @@ class Watch:
         """An operation's annotation has just been set: for the trial under way, if it names a candidate."""
         name = self.annotation(operation)
         stored = scene(self.world).revisions.get(name or "")
-        if stored is not None and stored.state == "Candidate":
+        if stored is not None and (stored.state == "Candidate" or stored.name == self.in_force):
             self.courses.setdefault(stored.name, Course()).asked.add(operation)
 
     # What happened.
@@ -221,10 +227,14 @@ class Watch:
             course = self.courses.setdefault(name, Course())
             if before.serving.get(name, 0):
                 course.served_at = course.served_at or world.now
-            course.alone |= self.in_force is not None and not before.serving.get(self.in_force, 0)
+            if not self.suspended:
+                down = self.in_force is not None and not before.serving.get(self.in_force, 0)
+                course.down_since = (course.down_since or world.now) if down else None
             course.judged_bad |= judged and world.judgement.decision is AnalysisDecision.FAIL
-            troubled = [pod for pod in world.pods.values() if f"chat-{pod['revision']}" == name and (pod["broken"] or not pod["node"])]
-            course.had_trouble |= bool(troubled) or name.removeprefix("chat-") in world.overdue
+            mine = [pod for pod in world.pods.values() if f"chat-{pod['revision']}" == name]
+            course.had_trouble |= any(pod["broken"] for pod in mine) or name.removeprefix("chat-") in world.troubles
+            if any(pod["node"] for pod in mine):
+                course.with_node_since = course.with_node_since or world.now
 
     def _budget(self, before: Scene, after: Scene) -> None:
         floor, ceiling = self.replicas - self.policy.max_unavailable, self.replicas + self.policy.max_surge
@@ -246,8 +256,11 @@ class Watch:
             if was is not None and was.state != now.state:
                 self._moved(was, now, before)
                 promoted += [name] if now.state == "Stable" else []
+            elif was is not None and was.number != now.number:
+                self._reverted(was, now, before)
+                promoted.append(name)
         if self.in_force is not None and self.in_force not in self.lost:
-            expected = promoted[0] if promoted else self.in_force
+            expected = promoted[0] if promoted else self._left_by_abort(before, after) or self.in_force
             assert after.in_force == expected, f"{after.in_force} is active in place of {expected}"
         if not self.lost:
             self.in_force = after.in_force
@@ -282,6 +295,11 @@ class Watch:
                 assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
                 assert self._pin(before) == now.name, f"{now} failed and is tried again"
+            case "Stable", "Failed" if now.reason == "Aborted":
+                course = self.courses.get(now.name, Course())
+                assert self.annotation("abort") == now.name == self.in_force
+                assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
+                assert any(before.existing.get(item.name, 0) for item in before.of_state("Stable") if item.name != now.name)
             case "Stable", "Retired":
                 assert now.name != self.in_force
                 assert not before.existing.get(now.name, 0)
@@ -290,6 +308,21 @@ class Watch:
                 assert now.number == max(item.number for item in before.revisions.values()) + 1
             case _:
                 raise AssertionError(f"{was} became {now}")
+
+    def _reverted(self, was: Stored, now: Stored, before: Scene) -> None:
+        """A revision that was being replaced is active again, without a trial."""
+        assert (was.state, now.state, now.reason) == ("Stable", "Stable", "Reverted")
+        assert was.name != self.in_force
+        assert before.existing.get(was.name, 0), f"{was} has no replica, and needs no trial"
+        assert self._pin(before) == was.name or self.is_needed(now, before)
+
+    def _left_by_abort(self, before: Scene, after: Scene) -> str | None:
+        """What is active after the abort of the revision that replaced it."""
+        name = self.in_force or ""
+        was, now = before.revisions.get(name), after.revisions.get(name)
+        if was is None or now is None or (was.state, now.state) != ("Stable", "Failed"):
+            return None
+        return max((item for item in before.of_state("Stable") if item.name != name), key=lambda item: item.number).name
 
     def is_needed(self, stored: Stored, at: Scene) -> bool:
         """What the spec asks for, block size included: where none is written, that in force stays (tuning is off)."""
@@ -309,7 +342,7 @@ class Watch:
             case "NotCompared":
                 assert stable is None or (now.without_restart() == stable.without_restart() and now.pinned_drafter)
             case "StableNotServing":
-                assert course.alone or course.forgotten
+                assert course.forgotten or self._lasted(course.down_since, STABLE_DOWN_S), f"stable is down since {course.down_since}"
             case "PromotedByHand":
                 assert self.annotation("promote") == now.name
                 assert "promote" in course.asked or course.forgotten, "promoted by an annotation left over from an earlier trial"
@@ -345,11 +378,19 @@ class Watch:
             case "AnalysisFailed":
                 assert self.policy.automatic_rollback
                 assert course.judged_bad
-            case "EngineFailing" | "InsufficientAccelerators" | "Unschedulable":
+            case "EngineFailing":
+                assert self.policy.automatic_rollback
+                assert course.had_trouble or self._lasted(course.with_node_since, LOADS_S)
+            case "ImageUnavailable":
                 assert self.policy.automatic_rollback
                 assert course.had_trouble
+                assert course.forgotten or self._lasted(course.with_node_since, CANNOT_START_S)
             case _:
                 raise AssertionError(f"{now} failed for no reason")
+
+    def _lasted(self, since: datetime | None, seconds: float) -> bool:
+        """Time is stored in whole seconds."""
+        return since is not None and (self.world.now - since).total_seconds() >= seconds - 1
 
     def _past_deadline(self, course: Course) -> None:
         assert course.served_at is not None
@@ -357,6 +398,7 @@ class Watch:
 
     def _replicas(self, before: Scene, after: Scene) -> None:
         """Nothing grows without a stored reason, and a candidate never beyond one replica."""
+        self._one_replica(before, after)
         for name, count in after.replicas.items():
             if count <= before.replicas.get(name, 0):
                 continue
@@ -365,6 +407,16 @@ class Watch:
             assert stored.state in ("Candidate", "Stable"), f"{stored} grows"
             if stored.state == "Candidate" and self.in_force is not None:
                 assert count == 1, f"{stored} gets {count} replicas before it is promoted"
+
+    def _one_replica(self, before: Scene, after: Scene) -> None:
+        """The last replica of a trial in which both served is the active revision's, unless a human decides otherwise."""
+        in_force = self.in_force or ""
+        beside = [
+            item.name for item in after.of_state("Candidate") if before.replicas.get(item.name, 0) and before.serving.get(item.name, 0)
+        ]
+        by_hand = any(self.annotation(operation) is not None for operation in ("promote", "pin"))
+        if self.replicas == 1 and not self.policy.max_surge and beside and before.serving.get(in_force, 0) and not by_hand:
+            assert after.replicas.get(in_force, 0), f"{in_force} stops for {beside}"
 
     def _deletions(self, before: Scene, steps: Sequence[Step]) -> None:
         for step in steps:

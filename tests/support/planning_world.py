@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog.catalog import Catalog
+from dflash_controller.cluster.pods import project
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
 from dflash_controller.model.metrics_health import NOT_MEASURED
@@ -24,8 +26,9 @@ from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.roles import read_stored
-from dflash_controller.planning.state.inputs import Knowledge, PlannerInputs
-from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Plan, Ref
+from dflash_controller.planning.state.child_ownership import is_generated, is_generated_pod, members
+from dflash_controller.planning.state.inputs import Blocker, Knowledge, PlannerInputs
+from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
 
 CATALOG = Catalog.load()
 KEY = Key("models", "chat")
@@ -66,8 +69,11 @@ class World:
         """How many times it was asked."""
         self.probes: tuple[ProbeRun, ...] = ()
         self.probe_error: str | None = None
+        self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
         self.tuning = Knowledge()
+        self.refusals: dict[Part, Blocker] = {}
+        """Writes that the API server has just refused."""
         self.answering = True
         """The probe is answered at once."""
         self.capacity: int | None = None
@@ -77,6 +83,12 @@ class World:
         """Revisions whose Deployments exceed their progress deadline."""
         self.restarts = 3
         """Of a broken pod."""
+        self.refused: dict[str, str] = {}
+        """What the API server answers to those who create pods, by revision; the time of it is when it was first said."""
+        self.troubles: dict[str, dict[str, Any]] = {}
+        """Fields of pods that are not Ready, by revision: what keeps them from it."""
+        self.raw: dict[str, dict[str, Any]] = {}
+        """Pods that are not Ready as the API server has them, by revision. Name, labels and times are the world's."""
 
     # What a user does.
 
@@ -95,8 +107,10 @@ class World:
             metrics=self.metrics,
             probes=self.probes,
             probe_error=self.probe_error,
+            probe_waited_s=self.probe_waited_s,
             warm_up_s=self.warm_up_s,
             tuning=self.tuning,
+            refusals=self.refusals,
         )
         with patch("dflash_controller.planning.rollout.canary.judge", self._judge):
             snapshot = self.snapshot()
@@ -111,16 +125,21 @@ class World:
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self) -> Snapshot:
-        of = _copy(list(self.children.values()))
+        pods = [self._pod(name, pod) for name, pod in self.pods.items()]
+        found = members(
+            [(item, is_generated(item, KEY.name)) for item in _copy(list(self.children.values()))],
+            [(pod, is_generated_pod(pod, KEY.name)) for pod in pods],
+        )
         return Snapshot(
             KEY,
             _copy(self.deployment),
-            revisions=tuple(item for item in of if item["kind"] == "ControllerRevision"),
-            workloads=tuple(item for item in of if item["kind"] in ("Deployment", "LeaderWorkerSet")),
-            others=tuple(item for item in of if item["kind"] not in ("ControllerRevision", "Deployment", "LeaderWorkerSet")),
-            pods=tuple(self._pod(name, pod) for name, pod in self.pods.items()),
+            revisions=found.revisions,
+            workloads=found.workloads,
+            others=found.others,
+            pods=found.pods,
             kinds=self.kinds,
             dead_nodes=self.dead_nodes,
+            strangers=found.strangers,
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> int:
@@ -153,13 +172,18 @@ class World:
     # What the cluster does.
 
     def controllers(self, *, start: bool = True) -> bool:
-        """Terminating pods go, Deployments make and remove pods (not ready ones first), and pods that have a node become ready."""
+        """Terminating pods go, workloads make and remove pods, and pods that have a node become ready.
+
+        A Deployment removes pods that are not ready first. A LeaderWorkerSet removes its highest groups, workers after their leader.
+        """
         before = {name: dict(pod) for name, pod in self.pods.items()}
         self.pods = {name: pod for name, pod in self.pods.items() if not pod["terminating"] or self._lasts(pod)}
         self._place()
         for pod in self.pods.values():
-            pod["ready"] = pod["ready"] or (start and not pod["broken"] and not pod["terminating"] and pod["node"] is not None)
-        seen = [self._obey(workload) for (kind, _), workload in self.children.items() if kind == "Deployment"]
+            held = pod["broken"] or pod["revision"] in {*self.troubles, *self.raw}
+            pod["ready"] = pod["ready"] or (start and not held and not pod["terminating"] and pod["node"] is not None)
+        obey = {"Deployment": self._obey, "LeaderWorkerSet": self._obey_groups}
+        seen = [obey[kind](workload) for (kind, _), workload in list(self.children.items()) if kind in obey]
         self._place()
         return any(seen) or self.pods != before
 
@@ -182,30 +206,94 @@ class World:
     def serving(self) -> int:
         return sum(pod["ready"] and not pod["terminating"] for pod in self.pods.values())
 
+    def recreate_group(self, revision: str, index: int) -> None:
+        """A pod of the group was restarted or lost, so the whole group goes and comes back."""
+        for pod in self.pods.values():
+            if (pod["revision"], pod["group"]) == (revision, str(index)):
+                pod.update(ready=False, terminating=True)
+
     def _obey(self, workload: dict[str, Any]) -> bool:
+        told = self._told(workload)
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        mine = [pod for pod in self.pods.values() if pod["workload"] == workload["metadata"]["name"] and not pod["terminating"]]
+        refused = revision_of(workload) in self.refused
+        for _ in range(0 if refused else workload["spec"]["replicas"] - len(mine)):
+            self._start_pod(f"{workload['metadata']['name']}-{next(self.versions)}", workload, labels)
+        for pod in sorted(mine, key=lambda pod: pod["ready"])[: max(0, len(mine) - workload["spec"]["replicas"])]:
+            pod["terminating"] = True
+        return told
+
+    def _obey_groups(self, workload: dict[str, Any]) -> bool:
+        told, name, replicas = self._told(workload), workload["metadata"]["name"], workload["spec"]["replicas"]
+        template = workload["spec"]["leaderWorkerTemplate"]
+        self._store_set_revision(workload, name)
+        mine = {pod_name: pod for pod_name, pod in self.pods.items() if pod["workload"] == name}
+        for index in range(replicas):
+            group, leader = [pod_name for pod_name, pod in mine.items() if pod["group"] == str(index)], f"{name}-{index}"
+            if not group:
+                self._start_pod(leader, workload, template["leaderTemplate"]["metadata"]["labels"], group=str(index))
+            elif leader in mine and not mine[leader]["terminating"]:
+                self._store_set_revision(workload, leader)
+                for worker in range(1, template["size"]):
+                    if f"{leader}-{worker}" not in mine:
+                        labels = template["workerTemplate"]["metadata"]["labels"]
+                        self._start_pod(f"{leader}-{worker}", workload, labels, group=str(index), worker=worker)
+        for pod in mine.values():
+            outlived = pod["worker"] and f"{name}-{pod['group']}" not in mine
+            if outlived or (int(pod["group"]) >= replicas and not pod["worker"]):
+                pod["terminating"] = True
+        return told
+
+    def _store_set_revision(self, workload: dict[str, Any], name: str) -> None:
+        """The controller of a StatefulSet stores its template, and puts the set's labels and annotations on it."""
+        metadata = workload["metadata"]
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": f"set-{name}", "controller": True}
+        key = ("ControllerRevision", f"{name}-5d8f")
+        if key not in self.children:
+            copied = {
+                "apiVersion": "apps/v1",
+                "kind": "ControllerRevision",
+                "metadata": {
+                    "namespace": KEY.namespace,
+                    "name": key[1],
+                    "labels": dict(metadata["labels"]),
+                    "annotations": dict(metadata["annotations"]),
+                    "ownerReferences": [owner],
+                },
+                "data": {"spec": {"template": {}}},
+                "revision": 1,
+            }
+            self.children[key] = self._stamped(copied)
+
+    def _told(self, workload: dict[str, Any]) -> bool:
         """Whether the workload's status is another than before."""
         status: dict[str, Any] = {"observedGeneration": workload["metadata"]["generation"]}
         if revision_of(workload) in self.overdue:
             status["conditions"] = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
+        refused = self.refused.get(revision_of(workload))
+        if refused is not None:
+            since = next(
+                (item["lastTransitionTime"] for item in _conditions(workload) if item["type"] == "ReplicaFailure"), self.now.isoformat()
+            )
+            said = {"reason": "FailedCreate", "message": refused, "lastTransitionTime": since}
+            status["conditions"] = [*status.get("conditions", ()), {"type": "ReplicaFailure", "status": "True", **said}]
         told, workload["status"] = workload.get("status") != status, status
-        labels = workload["spec"]["template"]["metadata"]["labels"]
-        revision = labels[names.LABEL_REVISION]
-        mine = [pod for pod in self.pods.values() if pod["revision"] == revision and not pod["terminating"]]
-        for _ in range(workload["spec"]["replicas"] - len(mine)):
-            name = f"{workload['metadata']['name']}-{next(self.versions)}"
-            self.pods[name] = {
-                "revision": revision,
-                "labels": labels,
-                "ready": False,
-                "terminating": False,
-                "broken": False,
-                "hangs": False,
-                "made": self.now,
-                "node": None,
-            }
-        for pod in sorted(mine, key=lambda pod: pod["ready"])[: max(0, len(mine) - workload["spec"]["replicas"])]:
-            pod["terminating"] = True
         return told
+
+    def _start_pod(self, name: str, workload: dict[str, Any], labels: dict[str, str], *, group: str | None = None, worker: int = 0) -> None:
+        self.pods[name] = {
+            "revision": revision_of(workload),
+            "workload": workload["metadata"]["name"],
+            "group": group,
+            "worker": worker,
+            "labels": labels,
+            "ready": False,
+            "terminating": False,
+            "broken": False,
+            "hangs": False,
+            "made": self.now,
+            "node": None,
+        }
 
     def _place(self) -> None:
         """Pods get nodes in the order they were made, and keep them."""
@@ -278,9 +366,21 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
-        return Pod(
+        if not pod["ready"] and pod["revision"] in self.raw:
+            metadata = {
+                "name": name,
+                "uid": name,
+                "resourceVersion": "1",
+                "labels": {**pod["labels"], "pod-template-hash": "7d4b9c"},
+                "creationTimestamp": pod["made"].isoformat(),
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{pod['workload']}-7d4b9c", "uid": "set", "controller": True}
+                ],
+            }
+            return replace(project({"metadata": metadata, **self.raw[pod["revision"]]}), terminating=pod["terminating"])
+        found = Pod(
             name=name,
-            uid=name,
+            uid=pod.get("uid", name),
             resource_version="1",
             revision=pod["revision"],
             role=pod["labels"][names.LABEL_ROLE],
@@ -296,7 +396,19 @@ class World:
             unschedulable=None if pod["node"] else "0/4 nodes are available: 4 Insufficient nvidia.com/gpu",
             unschedulable_since=None if pod["node"] else pod["made"],
             created_at=pod["made"],
+            scheduled_since=pod["made"] if pod["node"] else None,
+            container="engine" if pod["broken"] else None,
+            exit_code=2 if pod["broken"] else None,
+            workload=pod["workload"],
+            group=pod["group"],
+            worker_index=pod["worker"],
+            controller=pod["workload"] and f"Deployment {pod['workload']}",
         )
+        return found if pod["ready"] else replace(found, **{**self.troubles.get(pod["revision"], {}), **pod.get("facts", {})})
+
+
+def _conditions(workload: dict[str, Any]) -> list[dict[str, Any]]:
+    return list((workload.get("status") or {}).get("conditions") or ())
 
 
 def _copy(value: Any) -> Any:

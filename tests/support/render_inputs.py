@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dflash_controller.render.workload import workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACE = "inference"
-REVISION = "r7f9c2d41"
+REVISION = "r7f6c2d4"
 
 
 def deployment(name: str = "qwen", **spec: Any) -> dict[str, Any]:
@@ -48,14 +49,14 @@ def resolved(obj: dict[str, Any], defaults: OperatorDefaults | None = None) -> R
     return found
 
 
-def rendered_workload(obj: dict[str, Any]) -> dict[str, Any]:
+def rendered_workload(obj: dict[str, Any], host_path_roots: Sequence[str] = ("/mnt",)) -> dict[str, Any]:
     """The workload of the first revision."""
     spec, facts = parsed(obj), resolved(obj)
     engine = ENGINES[facts.engine]
     speculation = speculation_of(block_size(spec, facts.trained_block_size))
     launch = engine.launch(facts.launch_request(speculation))
     probes = engine.probes(facts.version)
-    return workload(obj["metadata"]["name"], NAMESPACE, REVISION, spec, facts, launch, probes, speculation)
+    return workload(obj["metadata"]["name"], NAMESPACE, REVISION, spec, facts, launch, probes, speculation, host_path_roots)
 
 
 def rendered(obj: dict[str, Any]) -> list[dict[str, Any]]:
@@ -94,6 +95,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         huggingFace={"tokenSecretRef": {"name": "hub", "key": "HF_TOKEN"}},
     ),
     "variant-read-only-volume": deployment(storage={"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}),
+    "variant-host-path": deployment(storage={"hostPath": {"path": "/mnt/models/qwen"}}),
     "variant-empty-dir": deployment(storage={"emptyDir": {"sizeLimit": "80Gi"}}),
     "variant-vllm-two-nodes-rdma": deployment(
         target={"model": "Qwen/Qwen3.5-397B-A17B"},

@@ -1,4 +1,4 @@
-"""One run of the probe: every prompt to every side, at its pace."""
+"""One run of the probe: every prompt to every side, at its pace, as far as there are slots for its requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Protocol
 from dflash_controller.engines.probe_reading import ProbeFailure
 from dflash_controller.model.counters import Answer, ProbeRun
 from dflash_controller.model.probe import Endpoint, ProbeRequest, ProbeRuns
+from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.client import Client
 from dflash_controller.observe.probe.prompts import prompts
+from dflash_controller.observe.probe.slots import Slots
 
 FIRST_PROMPTS = 5
 """A side that answers none of so many prompts at the start will not answer the others."""
@@ -56,10 +58,12 @@ class Probe:
         self,
         client: Asks | None = None,
         *,
+        slots: Slots | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._client = client or Client(clock)
+        self._slots = slots or Slots(clock=clock)
         self._clock = clock
         self._now = now
 
@@ -80,11 +84,11 @@ class Probe:
         for number, text in enumerate(texts):
             await pace.wait()
             for side in sides if number % 2 == 0 else reversed(sides):
-                side.take(await self._ask(side, text, request), len(texts))
+                side.take(await self._ask(side, text, request, pace), len(texts))
         for number in _to_repeat(sides):
             await pace.wait()
             for side in sides if number % 2 == 0 else reversed(sides):
-                before, again = side.answers[number], await self._ask(side, texts[number], request)
+                before, again = side.answers[number], await self._ask(side, texts[number], request, pace)
                 if before is not None and again is not None:
                     side.answers[number] = replace(before, repeats=again.text == before.text)
         # Both bear the same date, by which runs that were made side by side are known.
@@ -92,12 +96,22 @@ class Probe:
         runs = {side.name: ProbeRun(side.endpoint.revision, request.prompts_name, tuple(side.answers), at) for side in sides}
         return ProbeRuns(runs.get("candidate"), runs.get("stable replica"))
 
-    async def _ask(self, side: _Side, text: str, request: ProbeRequest) -> Answer | None:
-        try:
-            return await self._client.ask(side.endpoint, text, request.max_tokens, request.timeout_s)
-        except ProbeFailure as failure:
-            side.failure = str(failure)
-            return None
+    def waited_s(self, key: Key) -> float:
+        """Returns for how many seconds the deployment's requests have waited for slots since ``forget``."""
+        return self._slots.waited_s(key)
+
+    def forget(self, key: Key) -> None:
+        """Counts ``waited_s`` from zero again."""
+        self._slots.forget(key)
+
+    async def _ask(self, side: _Side, text: str, request: ProbeRequest, pace: _Pace) -> Answer | None:
+        async with self._slots.turn(request.key):
+            pace.begin()
+            try:
+                return await self._client.ask(side.endpoint, text, request.max_tokens, request.timeout_s)
+            except ProbeFailure as failure:
+                side.failure = str(failure)
+                return None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -112,14 +126,21 @@ def _to_repeat(sides: Sequence[_Side]) -> Iterable[int]:
 
 
 class _Pace:
-    """At least ``period_s`` between two starts; one that comes late does not make the next come early."""
+    """At least ``period_s`` between the first requests of two prompts; one that comes late does not make the next come early."""
 
     def __init__(self, period_s: float, clock: Callable[[], float]) -> None:
         self._period_s = period_s
         self._clock = clock
         self._next_s: float | None = None
+        self._begun = False
 
     async def wait(self) -> None:
+        """Waits until the next prompt may be sent."""
         if self._next_s is not None:
             await asyncio.sleep(max(0.0, self._next_s - self._clock()))
-        self._next_s = self._clock() + self._period_s
+        self._begun = False
+
+    def begin(self) -> None:
+        """Notes that a request is sent now: the time spent waiting for a slot does not count."""
+        if not self._begun:
+            self._begun, self._next_s = True, self._clock() + self._period_s

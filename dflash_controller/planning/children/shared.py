@@ -18,24 +18,32 @@ from dflash_controller.render.service import service
 from dflash_controller.render.service_account import service_account
 
 
-def shared_children(state: ReconcileState, spec: Spec, in_force: Revision) -> list[Apply]:
-    """Returns the applies of the shared children. ServiceAccount is first: the API server refuses pods that name an unknown one."""
+def account(state: ReconcileState) -> list[Apply]:
+    """Returns the apply of the ServiceAccount. It comes before the workloads: the API server refuses pods that name an unknown one."""
+    return other_children(state, [service_account(state.snapshot.key.name, state.snapshot.key.namespace)])
+
+
+def accessories(state: ReconcileState, spec: Spec, in_force: Revision) -> list[Apply]:
+    """Returns the applies of the shared children that pods do not need to run, and of the Jobs that the rollout waits for."""
     key, multi_node = state.snapshot.key, any(record.resolved.nodes > 1 for record in _running(state, in_force))
-    manifests = [
-        service_account(key.name, key.namespace),
+    manifests: list[Mapping[str, Any]] = [
         service(key.name, key.namespace, spec, in_force.resolved.port),
         pod_disruption_budget(key.name, key.namespace),
         network_policy(key.name, key.namespace, multi_node=multi_node),
     ]
     if "PodMonitor" in state.snapshot.kinds:
         manifests.append(pod_monitor(key.name, key.namespace))
-    return other_children(state, manifests)
+    return other_children(state, [*manifests, *(state.outcome.jobs if state.outcome else ())])
 
 
 def other_children(state: ReconcileState, manifests: Iterable[Mapping[str, Any]]) -> list[Apply]:
-    """Returns applies of children that are neither revisions nor workloads, each against its live object if there is one."""
+    """Returns applies of children that are neither revisions nor workloads, each against its live object if there is one.
+
+    It leaves out those whose names others hold.
+    """
     live = {(item["kind"], item["metadata"]["name"]): item for item in state.snapshot.others}
-    return [child(state.deployment, manifest, live.get((manifest["kind"], manifest["metadata"]["name"]))) for manifest in manifests]
+    named = [((manifest["kind"], manifest["metadata"]["name"]), manifest) for manifest in manifests]
+    return [child(state.deployment, manifest, live.get(name)) for name, manifest in named if name not in state.taken]
 
 
 def child(deployment: Object, manifest: Mapping[str, Any], live: Object | None) -> Apply:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.children.shared import child
+from dflash_controller.planning.children.shared import account, child
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.revision import (
     Origin,
@@ -20,10 +20,31 @@ from dflash_controller.planning.revisions.revision import (
 )
 from dflash_controller.planning.state.child_ownership import being_deleted, ref
 from dflash_controller.planning.state.plan import Annotate, Apply, Delete, Step
+from dflash_controller.planning.state.prefetch_progress import next_attempt
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 
-def workload_steps(state: ReconcileState) -> list[Apply]:
+def serving_steps(state: ReconcileState) -> list[Apply]:
+    """Returns the applies that keep serving: the ServiceAccount, then every workload except that of a candidate on trial."""
+    tried = _tried(state)
+    return [*account(state), *(step for step in _workload_steps(state) if step.manifest["metadata"]["name"] != tried)]
+
+
+def candidate_steps(state: ReconcileState) -> list[Apply]:
+    """Returns the apply of the candidate's workload."""
+    tried = _tried(state)
+    return [step for step in _workload_steps(state) if step.manifest["metadata"]["name"] == tried]
+
+
+def _tried(state: ReconcileState) -> str | None:
+    """Returns the name of a candidate whose workload belongs to the rollout. The very first one, once stored, is what serves."""
+    candidate = state.candidate
+    if candidate is None or (state.stable is None and "uid" in candidate.source["metadata"]):
+        return None
+    return candidate.name
+
+
+def _workload_steps(state: ReconcileState) -> list[Apply]:
     """Returns one apply per workload that exists or is needed. Scale-downs come first. An apply to a live workload is fenced.
 
     A revision with pods has a workload, but the workload may have lost the label the operator selects by. The apply then reaches it by its
@@ -41,22 +62,23 @@ def workload_steps(state: ReconcileState) -> list[Apply]:
         if item is None and (record is None or (replicas == 0 and record != state.stable and revision not in unseen)):
             continue
         manifest = _with_record(record) if record else live_workload(item or {})
-        now = int(item["spec"].get("replicas", 1)) if item else 0
+        if (manifest["kind"], manifest["metadata"]["name"]) in state.taken:
+            continue
+        now = int(item["spec"].get("replicas", 1)) if item else state.pool(revision).wanted
         apply = child(state.deployment, {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}, item)
         steps.append(replace(apply, fenced=item is not None, irreversible=replicas < now))
     return sorted(steps, key=lambda step: not step.irreversible)
 
 
 def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
-    """Returns the steps that delete empty workloads of inactive revisions and spent Jobs, retire old revisions, and prune the history."""
+    """Returns the steps that delete empty workloads of inactive revisions, retire old revisions, and prune the history."""
     roles = {record.hash for record in (state.stable, state.candidate, state.failed, state.pin) if record}
     in_force = {record.hash for record in (state.stable, state.candidate) if record}
     steps: list[Step] = [
         Delete(ref(item))
         for item in state.snapshot.workloads
-        if (revision := revision_of(item)) not in in_force and _deserted(state, revision) and not being_deleted(item)
+        if (revision := revision_of(item)) not in in_force | state.unknown and _deserted(state, revision) and not being_deleted(item)
     ]
-    steps += [Delete(ref(job)) for job in _spent_jobs(state)]
     running = {revision_of(item) for item in state.snapshot.workloads} | {pool.revision for pool in state.pools if pool.existing}
     idle = [record for record in state.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
     for record in idle:
@@ -67,12 +89,14 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
     return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]
 
 
-def _spent_jobs(state: ReconcileState) -> list[Object]:
-    """Returns the prefetch Jobs whose candidate has its replica or is no longer the candidate."""
+def spent_jobs(state: ReconcileState) -> list[Delete]:
+    """Returns the deletions of prefetch Jobs whose candidate has its replica or is no longer it, and of failed ones that are due again."""
     candidate = state.candidate
     wanted = candidate.hash if candidate is not None and not state.pool(candidate.hash).wanted else None
     jobs = [item for item in state.snapshot.others if item["kind"] == "Job" and not being_deleted(item)]
-    return [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    due = [job for job in jobs if (at := next_attempt(job, candidate)) and at <= state.context.now]
+    spent = [job for job in jobs if (job["metadata"].get("labels") or {}).get(names.LABEL_REVISION) != wanted]
+    return [Delete(ref(job)) for job in jobs if job in due or job in spent]
 
 
 def _deserted(state: ReconcileState, revision: str) -> bool:

@@ -39,7 +39,7 @@ class Pool:
 
     revision: str
     wanted: int
-    """Desired replicas: ``spec.replicas`` of the workload; 0 if there is no workload."""
+    """Desired replicas: ``spec.replicas`` of the workload; what exists if there is no workload."""
     existing: int
     """Replicas whose pods exist and are not terminating."""
     serving: int
@@ -48,36 +48,16 @@ class Pool:
     """True if the workload's controller has observed the newest spec."""
     drops_broken_first: bool = True
     """True for a Deployment, which removes pods that are not ready first. A LeaderWorkerSet removes its highest index, healthy or not."""
+    serving_indexes: frozenset[int] | None = None
+    """Indexes of the groups that serve, for a LeaderWorkerSet. None if they are not known."""
 
     def serving_at(self, wanted: int) -> int:
         """Returns the replicas that still serve after the workload has scaled down to ``wanted``."""
         if self.drops_broken_first:
             return min(self.serving, wanted)
+        if self.serving_indexes is not None:
+            return sum(index < wanted for index in self.serving_indexes)
         return max(0, self.serving - max(0, self.existing - wanted))
-
-
-def rollout_goals(budget: Budget, stable: str | None, candidate: str | None) -> dict[str, int]:
-    """Returns the final replicas of each revision in the current phase.
-
-    A candidate is tried on one replica while there is a stable revision. If ``replicas`` changes meanwhile, stable gets the change.
-    The first revision has no stable one to compare with, so it starts with all replicas.
-    """
-    if candidate is None:
-        return {stable: budget.replicas} if stable else {}
-    if stable is None:
-        return {candidate: budget.replicas}
-    canary = min(1, budget.replicas)
-    return {candidate: canary, stable: budget.replicas - (0 if budget.max_surge else canary)}
-
-
-def frozen_goals(budget: Budget, pools: Sequence[Pool], stable: str) -> dict[str, int]:
-    """Returns the goals of a paused replacement. Stable keeps its replicas and gets new ones; the older revisions lose replicas first."""
-    older = {pool.revision: pool.wanted for pool in pools if pool.revision != stable and pool.wanted}
-    has = sum(pool.wanted for pool in pools if pool.revision == stable)
-    goals = {stable: max(budget.replicas - sum(older.values()), min(has, budget.replicas))}
-    for revision, wanted in older.items():
-        goals[revision] = min(wanted, budget.replicas - sum(goals.values()))
-    return goals
 
 
 def next_replicas(budget: Budget, pools: Sequence[Pool], goals: Mapping[str, int]) -> dict[str, int]:

@@ -49,7 +49,7 @@ def desired_revision(
         if not isinstance(outcome, Resolved):
             return outcome
         resolved = outcome
-    failed = next((record for record in alike if record.state is RevisionState.FAILED and _blames_intent(record)), None)
+    failed = next((record for record in alike if record.state is RevisionState.FAILED and binds_user(record)), None)
     if failed is not None and stable is not None and not stable.same_intent(inputs):
         return failed
     speculation = effective_speculation(spec, resolved.trained_block_size, stable)
@@ -57,19 +57,43 @@ def desired_revision(
     return same or PendingRevision(inputs, spec.block_size, speculation, resolved)
 
 
-def _blames_intent(record: Revision) -> bool:
-    """Returns whether the failure counts against the intent. The tuner only tries block sizes, but a drafter collapses at every one."""
+def binds_user(record: Revision) -> bool:
+    """Returns whether a failure of this revision counts against the user's request for it.
+
+    A failure that a trial of the tuner found binds the tuner alone. A drafter that collapsed in service collapses at every block size.
+    """
     return record.origin != Origin.TUNER or collapsed(record)
+
+
+def rolled_back(wanted: Revision | PendingRevision) -> bool:
+    """Returns whether the revision that the spec asks for was tried for the user and failed."""
+    return isinstance(wanted, Revision) and wanted.state is RevisionState.FAILED and binds_user(wanted)
+
+
+def block_acted_upon(spec: Spec, record: Revision) -> int | None:
+    """Returns the ``spec.blockSize`` that this revision last acted upon, or None if the spec had none.
+
+    A revision of an older operator acted upon the value that it was created with. If the memory was lost, the current value counts as acted
+    upon, because a lost annotation must not restart an engine.
+    """
+    if record.trial.asked_block is not None:
+        return record.trial.asked_block or None
+    return spec.block_size if record.trial_lost else record.block_size_as_written
+
+
+def acts_at_once(spec: Spec, stable: Revision) -> bool:
+    """Returns whether the spec's block size needs no new revision: it names none, or the speculation that stable already runs."""
+    return spec.block_size is None or defaults.speculation_of(spec.block_size) == stable.speculation
 
 
 def effective_speculation(spec: Spec, trained_block_size: int, stable: Revision | None) -> Speculation:
     """Returns the speculation that the spec asks for, given the active revision.
 
     With tuning Off, an explicit ``blockSize`` always applies. With Advise and Auto, it applies at creation and whenever it differs from
-    the value recorded in the stable revision. Otherwise the active speculation stays, so a change of mode never changes a running engine.
+    the value last acted upon. Otherwise the active speculation stays, so a change of mode never changes a running engine.
     """
     tuned = defaults.effective_tuning(spec, trained_block_size).mode != "Off"
-    if spec.block_size is not None and (stable is None or not tuned or spec.block_size != stable.block_size_as_written):
+    if spec.block_size is not None and (stable is None or not tuned or spec.block_size != block_acted_upon(spec, stable)):
         return defaults.speculation_of(spec.block_size)
     if stable is not None and switched_off(stable) and not stable.same_intent(revision_inputs(spec)):
         # The previous drafter collapsed, not the one that the spec names now.

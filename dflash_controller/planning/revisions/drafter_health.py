@@ -26,7 +26,7 @@ from dflash_controller.api.speculation import Off, Speculation
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.model.change import Part
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.planning.revisions.diff import changed
+from dflash_controller.planning.revisions.diff import changed_values
 from dflash_controller.planning.revisions.revision import Revision, RevisionState
 from dflash_controller.tuner.acceptance import mean_length
 
@@ -293,4 +293,4 @@ def _was_healthy(record: Revision) -> bool:
 
 def _alike(one: Revision, other: Revision) -> bool:
     """Returns whether both revisions name the same drafter and use the same engine. If one collapses, so does the other."""
-    return one.resolved.drafter == other.resolved.drafter and Part.ENGINE not in changed(one, other)
+    return one.resolved.drafter == other.resolved.drafter and Part.ENGINE not in changed_values(one, other)

@@ -47,5 +47,5 @@ class CandidateOutcome:
     verdicts: tuple[MetricVerdict, ...] = ()
     probe: ProbeRequest | None = None
     jobs: tuple[Mapping[str, Any], ...] = ()
-    """The Jobs that must exist to fetch the candidate's weights."""
+    """The Jobs to create, which fetch the candidate's weights. Those that exist are not among them."""
     requeue_after_s: float | None = None

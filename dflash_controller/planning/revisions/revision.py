@@ -30,6 +30,8 @@ from dflash_controller.render.compact import compact
 FORMAT = 1
 HISTORY_ENTRIES = 20
 HISTORY_BYTES = 8 * 1024
+HASH_PATTERN = "r[a-z2-7]{7}"
+"""Matches what ``revision_hash`` returns."""
 
 
 class RevisionState(StrEnum):
@@ -86,6 +88,15 @@ class Revision:
     def origin(self) -> str | None:
         """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
+
+    @property
+    def trial_lost(self) -> bool:
+        """Returns whether the annotation of the trial is missing or damaged. Every operator writes it with the revision."""
+        text = (self.source["metadata"].get("annotations") or {}).get(names.ANNOTATION_TRIAL)
+        try:
+            return not isinstance(json.loads(text or ""), dict)
+        except ValueError:
+            return True
 
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
         """Returns whether the inputs are the same. Both are compared in the current canonical form, so old spellings do not matter."""
@@ -181,7 +192,8 @@ def manifest(
             },
             "ownerReferences": [dict(owner)],
         },
-        "data": dict(content),
+        # A copy under another name thereby disagrees with its name. A record rebuilt from its workload may lack it.
+        "data": {"hash": revision, **content},
         "revision": number,
     }
 

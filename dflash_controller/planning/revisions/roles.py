@@ -37,4 +37,11 @@ def read_stored(items: Iterable[Object]) -> StoredRevisions:
 
 
 def _newest(records: Sequence[Revision], state: RevisionState) -> Revision | None:
-    return max((record for record in records if record.state is state), key=lambda record: record.number, default=None)
+    """Returns the revision of this state with the highest number. Of two with one number the older counts: it was there first."""
+    found = [record for record in records if record.state is state]
+    return min(found, key=lambda record: (-record.number, _created(record)), default=None)
+
+
+def _created(record: Revision) -> str:
+    """Returns the time of creation, which sorts as text. A record that is not written yet is the newest."""
+    return str(record.source["metadata"].get("creationTimestamp") or "new")

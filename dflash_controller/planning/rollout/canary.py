@@ -22,12 +22,22 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.maintenance_window import opening
-from dflash_controller.planning.rollout.preparation import prepare
+from dflash_controller.planning.rollout.preparation import fetch, take_reference
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
+from dflash_controller.planning.rollout.trial_clocks import (
+    begun,
+    cannot_start_left_s,
+    loading_left_s,
+    served,
+    stable_down_left_s,
+    ticked,
+)
+from dflash_controller.planning.state.engine_exits import exits, pods_of
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
-from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
+from dflash_controller.planning.state.pod_trouble_cases import Kind
+from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 
@@ -110,8 +120,8 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         trial = replace(trial, served_at=None)
     case = CanaryCase(state, spec, policy, stable, candidate, trial)
     asked = operations.asked(state.deployment, candidate)
-    if "abort" in asked:
-        return case.fail(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
+    if (aborted := aborted_by_hand(state)) is not None:
+        return aborted
     if "promote" in asked or state.pin is not None:
         return _by_hand(case)
     # A revision that was active before may still have replicas from then. They are not a trial.
@@ -119,10 +129,12 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
     if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
         # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
-        trial = replace(trial, served_at=None, interrupted=True)
+        trial = replace(begun(trial), interrupted=True, interrupted_at_one=trial.interrupted_at_one)
         return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
     if state.budget.replicas == 0 and not policy.paused:
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
+    if _left_with_one(case, on_trial=on_trial):
+        return _interrupted_at_one(case)
     if trial.finding is not None:
         return case.fail_or_hold(trial.finding.reason, trial.finding.message)
     if reverts_failure(candidate) and state.pool(candidate.hash).serving:
@@ -134,6 +146,37 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         message = "spec.rollout.paused is true: the rollout waits"
         return replace(outcome, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
     return outcome
+
+
+def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
+    """Returns the end of the trial if the abort annotation names the candidate, else None. It counts under every obstacle."""
+    candidate = state.candidate
+    if candidate is None or "abort" not in operations.asked(state.deployment, candidate):
+        return None
+    finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort names it")
+    trial = replace(candidate.trial, finding=finding)
+    return CandidateOutcome(Phase.ROLLING_BACK, finding.reason, finding.message, trial, end=RevisionState.FAILED)
+
+
+def _left_with_one(case: CanaryCase, *, on_trial: bool) -> bool:
+    """Returns whether one replica is left for a trial in which candidate and stable served side by side.
+
+    A candidate that takes the place of a replica, because its surge found no room, has been allowed to by maxUnavailable.
+    """
+    if case.state.budget.replicas != 1 or case.concurrent:
+        return False
+    side_by_side = on_trial and all(case.state.pool(record.hash).wanted > 0 for record in (case.stable, case.candidate))
+    return case.trial.interrupted_at_one or (side_by_side and (not case.trial.without_surge or case.trial.served_at is not None))
+
+
+def _interrupted_at_one(case: CanaryCase) -> CandidateOutcome:
+    """Decides that stable keeps the one replica. Nobody asked for the outage that another one in its place would be."""
+    message = (
+        f"spec.replicas is 1 in the middle of the trial of {case.candidate.name}, and {case.stable.name} keeps the one replica. "
+        f"The trial goes on when spec.replicas is 2 or more, or spec.rollout.maxSurge 1 or more. {operations.remedy(case.candidate)}"
+    )
+    trial = replace(begun(case.trial), interrupted=True, interrupted_at_one=True)
+    return case.rule(Phase.PREPARING, Reason.SCALED_TO_ONE, message, trial=trial, tried=False)
 
 
 def _by_hand(case: CanaryCase) -> CandidateOutcome:
@@ -148,21 +191,24 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
 
 def _before(case: CanaryCase) -> CandidateOutcome:
     """Decides on a candidate that has no replica yet."""
-    if case.trial.without_surge and case.state.budget.max_unavailable == 0:
-        return _no_room(case)
-    if window := case.policy.window:
+    # Fetching takes nothing down, so it does not wait for the window.
+    fetching = fetch(case.state, case.spec, case.stable, case.candidate)
+    if (window := case.policy.window) and not (fetching and fetching.stalls):
         found = opening(window, case.now)
         if not found.open:
             when = f"it opens {found.changes_at:%Y-%m-%d %H:%M} UTC" if found.changes_at else "it never opens"
             seconds = (found.changes_at - case.now).total_seconds() if found.changes_at else REQUEUE_AFTER_S
+            message = f"{case.candidate.name} waits for spec.rollout.window: {when}"
             return case.rule(
                 Phase.PREPARING,
                 Reason.OUTSIDE_WINDOW,
-                f"{case.candidate.name} waits for spec.rollout.window: {when}",
+                f"{message}. {fetching.message}" if fetching else message,
                 tried=False,
+                jobs=fetching.jobs if fetching else (),
                 requeue_after_s=max(1.0, seconds),
             )
-    if waiting := prepare(case.state, case.spec, case.policy, case.stable, case.candidate, concurrent=case.concurrent):
+    reference = take_reference(case.state, case.policy, case.stable, case.candidate, concurrent=case.concurrent)
+    if waiting := fetching or reference:
         return case.rule(
             Phase.HELD if waiting.stalls else Phase.PREPARING,
             waiting.reason,
@@ -173,41 +219,45 @@ def _before(case: CanaryCase) -> CandidateOutcome:
             jobs=waiting.jobs,
             requeue_after_s=REQUEUE_AFTER_S,
         )
-    trial = replace(case.trial, alone=_serves_nobody(case), interrupted=False)
-    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=trial)
+    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=begun(case.trial))
 
 
 def _on_trial(case: CanaryCase) -> CandidateOutcome:
-    state, candidate, trial = case.state, case.candidate, case.trial
+    state, candidate = case.state, case.candidate
     pool = state.pool(candidate.hash)
-    if trial.served_at is None:
+    found = None if pool.serving else pod_failure(state, candidate.hash)
+    case = replace(case, trial=ticked(state, candidate, case.trial, found))
+    if case.trial.served_at is None:
         if not pool.serving:
-            return _starting(case)
-        trial = replace(trial, served_at=case.now.replace(microsecond=0), restarts=_restarts(case))
-        case = replace(case, trial=trial)
+            return _starting(case, found)
+        case = replace(case, trial=served(state, candidate, case.trial))
     asked = case.question
+    if asked is None and not pool.serving:
+        # Nothing is compared, so that it served once means nothing: it has to start anew.
+        return _starting(replace(case, trial=replace(case.trial, served_at=None)), found)
     if asked is None:
         parts = changed(case.stable, candidate)
         why = "every gate is switched off" if parts else "nothing that could change how it performs has changed"
-        return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}") if pool.serving else _starting(case)
-    if pool.serving and (trial.alone or _serves_nobody(case)):
-        return case.promoted(
-            Reason.STABLE_NOT_SERVING, f"it serves and {case.stable.name} does not, so there is nothing to compare it with"
-        )
-    return _judged(case, asked)
+        return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}")
+    down_left_s = stable_down_left_s(state, case.stable, case.trial)
+    if pool.serving and case.concurrent and down_left_s is not None and down_left_s <= 0:
+        message = f"it serves, and {case.stable.name} has not served for so long that there is nothing to compare it with"
+        return case.promoted(Reason.STABLE_NOT_SERVING, message)
+    return _judged(case, asked, found, down_left_s)
 
 
-def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
+def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, down_left_s: float | None) -> CandidateOutcome:
+    """Decides on a candidate that has served. ``found`` keeps it from serving now; stable counts as down in ``down_left_s`` seconds."""
     context, candidate, trial = case.state.context, case.candidate, case.trial
+    ends = exits(trial, pods_of(case.state, candidate))
     evidence = Evidence(
         candidate=context.traces.get(candidate.hash, ()),
         stable=context.traces.get(case.stable.hash, ()),
         probe=paired_runs(case.policy, case.stable, candidate, concurrent=case.concurrent),
-        candidate_restarts=max(0, _restarts(case) - trial.restarts),
+        candidate_restarts=ends,
         failure=context.metrics_failure,
     )
     serving = case.state.pool(candidate.hash).serving > 0
-    found = None if serving else pod_failure(case.state, candidate.hash)
     judgement = judge(asked, evidence, case.now.timestamp())
     more: dict[str, Any] = {"verdicts": judgement.verdicts}
     pending = asked.text_gates and probe_pending(case.policy, case.stable, candidate, concurrent=case.concurrent)
@@ -217,22 +267,21 @@ def _judged(case: CanaryCase, asked: AnalysisRequest) -> CandidateOutcome:
         return case.promoted(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.FAIL:
         return case.fail_or_hold(judgement.reason, judgement.message, **more)
-    if found is not None and found.terminal and found.reason is Reason.ENGINE_FAILING:
+    if ends >= TERMINAL_RESTARTS and found is not None and found.kind is not Kind.NO_ROOM:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
-    left_s = case.policy.deadline_s - (case.now - trial.served_at).total_seconds()
-    intervals = [gate.interval_s for gate in asked.gates.values()]
+    due = trial.served_at + timedelta(seconds=case.policy.deadline_s + context.probe_waited_s.get(candidate.hash, 0.0))
+    waits = [REQUEUE_AFTER_S, *(gate.interval_s for gate in asked.gates.values()), *([] if down_left_s is None else [down_left_s])]
     more |= {
         "probe": probe_needed(case.state, case.policy, case.stable, candidate, concurrent=case.concurrent),
-        "requeue_after_s": max(1.0, min([REQUEUE_AFTER_S, *intervals])),
+        "requeue_after_s": max(1.0, min(waits)),
     }
-    if left_s <= 0:
+    if case.now >= due:
         return _overdue(case, judgement, more, serving=serving)
     if judgement.decision is AnalysisDecision.HOLD and case.by_tuner:
         return case.fail(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.HOLD:
         return case.rule(Phase.HELD, judgement.reason, f"{judgement.message}. {operations.remedy(candidate)}", stalls=True, **more)
-    due = trial.served_at + timedelta(seconds=case.policy.deadline_s)
     until = f"the deadline is {due:%Y-%m-%d %H:%M} UTC"
     if found is not None:
         return case.rule(Phase.ANALYZING, found.reason, f"{candidate.name} does not serve now. {found.message}", **more)
@@ -255,48 +304,38 @@ def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, se
             return case.rule(Phase.HELD, Reason.ANALYSIS_DEADLINE_EXCEEDED, message, stalls=True, **more)
 
 
-def _starting(case: CanaryCase) -> CandidateOutcome:
-    """Decides on a candidate whose first replica does not serve yet."""
-    state, candidate = case.state, case.candidate
-    found = pod_failure(state, candidate.hash)
-    waited_s = unschedulable_s(state, candidate.hash)
-    if state.budget.max_surge and waited_s >= SURGE_TIMEOUT_S:
-        without = replace(case, trial=replace(case.trial, without_surge=True))
-        if state.budget.max_unavailable == 0:
-            return _no_room(without)
-        return without.rule(
-            Phase.CANARY, Reason.INSUFFICIENT_ACCELERATORS, "No accelerators are free: it replaces a replica instead of being added"
-        )
-    if found and found.terminal and found.reason is Reason.ENGINE_FAILING:
-        return case.fail_or_hold(found.reason, f"{candidate.name} does not start. {found.message}")
-    if deadline_exceeded(state, candidate.hash):
-        why = f". {found.message}" if found else ""
-        return case.fail_or_hold(
-            found.reason if found else Reason.ENGINE_FAILING, f"{candidate.name} did not serve within its start-up budget{why}"
-        )
-    message = f"Waiting for one replica of {candidate.name} to serve"
-    failure_threshold = SURGE_TIMEOUT_S - waited_s if state.budget.max_surge else REQUEUE_AFTER_S
-    return case.rule(
-        Phase.CANARY,
-        found.reason if found else Reason.STARTING,
-        f"{message}. {found.message}" if found else message,
-        requeue_after_s=max(1.0, failure_threshold),
-    )
+def _starting(case: CanaryCase, found: Trouble | None) -> CandidateOutcome:
+    """Decides on a candidate that does not serve yet, by its own clocks."""
+    state, candidate, trial = case.state, case.candidate, case.trial
+    if found is not None and found.kind is Kind.NO_ROOM:
+        return _without_room(case, found)
+    why = f". {found.message}" if found else ""
+    reason = found.reason if found else Reason.ENGINE_FAILING
+    if exits(trial, pods_of(state, candidate)) >= TERMINAL_RESTARTS:
+        return case.fail_or_hold(reason, f"{candidate.name} does not start: its engine exited {TERMINAL_RESTARTS} times{why}")
+    blocked_left_s, loading_left = cannot_start_left_s(state, trial), loading_left_s(state, candidate, trial)
+    if blocked_left_s is not None and blocked_left_s <= 0:
+        return case.fail_or_hold(reason, f"{candidate.name} cannot start{why}")
+    if loading_left is not None and loading_left <= 0:
+        return case.fail_or_hold(reason, f"{candidate.name} did not serve within its start-up budget{why}")
+    waits = [left for left in (REQUEUE_AFTER_S, blocked_left_s, loading_left) if left is not None]
+    message = f"Waiting for one replica of {candidate.name} to serve{why}"
+    return case.rule(Phase.CANARY, found.reason if found else Reason.STARTING, message, requeue_after_s=max(1.0, min(waits)))
 
 
-def _no_room(case: CanaryCase) -> CandidateOutcome:
-    message = (
-        f"No node takes a replica of {case.candidate.name} above spec.replicas, and spec.rollout.maxUnavailable 0 allows no other way. "
-        f"Free accelerators and change spec.restartId, or set spec.rollout.maxUnavailable to 1"
-    )
-    return case.rule(Phase.HELD, Reason.INSUFFICIENT_ACCELERATORS, message, tried=False, stalls=True)
-
-
-def _restarts(case: CanaryCase) -> int:
-    return sum(pod.restarts for pod in case.state.pods(case.candidate.hash))
-
-
-def _serves_nobody(case: CanaryCase) -> bool:
-    """Returns whether stable is broken and not only loading: it should have pods, it has some, and every one of them fails."""
-    pods = case.state.pods(case.stable.hash)
-    return case.state.pool(case.stable.hash).wanted > 0 and bool(pods) and all(failing(pod) for pod in pods)
+def _without_room(case: CanaryCase, found: Trouble) -> CandidateOutcome:
+    """Decides on a candidate whose pod has no room. It stays pending, so that an autoscaler or a queue sees it, and fails nothing."""
+    state, budget, name = case.state, case.state.budget, case.candidate.name
+    if budget.max_surge and budget.max_unavailable:
+        left_s = SURGE_TIMEOUT_S - unschedulable_s(state, case.candidate.hash)
+        if left_s <= 0:
+            message = f"{name} finds no room above spec.replicas: it replaces a replica instead of being added"
+            return case.rule(Phase.CANARY, found.reason, message, trial=replace(case.trial, without_surge=True))
+        message = f"Waiting for one replica of {name} to serve. {found.message}"
+        return case.rule(Phase.CANARY, found.reason, message, requeue_after_s=max(1.0, min(left_s, REQUEUE_AFTER_S)))
+    if found.since is None or any(pool.terminating for pool in state.pools):
+        # Room is about to come: pods are just being created, or an old one still holds its accelerators.
+        message = f"Waiting for one replica of {name} to serve. {found.message}"
+        return case.rule(Phase.CANARY, found.reason, message, requeue_after_s=REQUEUE_AFTER_S)
+    message = f"{name} waits for room and starts by itself when there is some; everything else keeps serving. {found.message}"
+    return case.rule(Phase.HELD, found.reason, message, requeue_after_s=REQUEUE_AFTER_S)

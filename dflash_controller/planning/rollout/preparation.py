@@ -1,4 +1,7 @@
-"""Prepares a candidate before it gets a replica: the nodes hold its weights, and stable has answered the probe."""
+"""Prepares a candidate before it gets a replica: the nodes hold its weights, and stable has answered the probe.
+
+A Job's template is immutable, and another release of the operator renders another one. So a Job is created once and never applied again.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.types import Spec
 from dflash_controller.model.probe import ProbeRequest
+from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.rollout.probe import reference_needed
-from dflash_controller.planning.state.prefetch_progress import PrefetchState, progress
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, next_attempt, progress
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.prefetch import prefetch_jobs
 
@@ -27,18 +31,29 @@ class Waiting:
     stalls: bool = False
     probe: ProbeRequest | None = None
     jobs: tuple[Mapping[str, Any], ...] = ()
+    """The Jobs to create: those that do not exist."""
 
 
-def prepare(
-    state: ReconcileState, spec: Spec, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
-) -> Waiting | None:
-    """Returns what the candidate waits for, or None if it may get a replica."""
+def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> Waiting | None:
+    """Returns the fetching that the candidate waits for, or None if the weights are where its pods will run. It takes no replica down."""
     jobs = _jobs(state, spec, stable, candidate)
     found = progress(jobs, state.snapshot.others, state.snapshot.pods)
+    live = {item["metadata"]["name"]: item for item in state.snapshot.others if item["kind"] == "Job"}
+    missing = tuple(job for job in jobs if job["metadata"]["name"] not in live)
     if found.state is PrefetchState.FAILED:
-        return Waiting(Reason.PREFETCH_FAILED, found.message, stalls=True, jobs=tuple(jobs))
+        again = [at for job in jobs if (at := next_attempt(live.get(job["metadata"]["name"], {}), candidate))]
+        when = f"The next attempt is at {min(again):%Y-%m-%d %H:%M} UTC, or as soon as the Job is deleted" if again else "Delete the Job"
+        message = f"{found.message}. {when}. {operations.remedy(candidate)}"
+        return Waiting(Reason.PREFETCH_FAILED, message, stalls=True, jobs=missing)
     if found.state is PrefetchState.RUNNING:
-        return Waiting(Reason.PREFETCHING, found.message, jobs=tuple(jobs))
+        return Waiting(Reason.PREFETCHING, found.message, jobs=missing)
+    return None
+
+
+def take_reference(
+    state: ReconcileState, policy: RolloutPolicy, stable: Revision, candidate: Revision, *, concurrent: bool
+) -> Waiting | None:
+    """Returns the probe of stable that the candidate waits for, or None. It is needed where stable stops before the candidate serves."""
     if not concurrent and (request := reference_needed(state, policy, stable)):
         message = f"{stable.name} answers the probe's prompts before it stops, to compare {candidate.name} with"
         return Waiting(Reason.TAKING_REFERENCE, message, probe=request)
@@ -54,4 +69,5 @@ def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     key = state.snapshot.key
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
     nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
-    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes))
+    roots = state.context.defaults.host_path_roots
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.pod_troubles import no_room_since
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 SURGE_TIMEOUT_S = 300.0
@@ -12,9 +13,9 @@ SURGE_TIMEOUT_S = 300.0
 
 
 def unschedulable_s(state: ReconcileState, revision: str) -> float:
-    """Returns how many seconds the longest-waiting pod of a revision has had no node; 0 if every pod has one."""
-    since = [pod.unschedulable_since for pod in state.pods(revision) if pod.unschedulable_since is not None]
-    return (state.context.now - min(since)).total_seconds() if since else 0.0
+    """Returns how many seconds the longest-waiting pod of a revision, or one it cannot create, has had no room; 0 if every pod has it."""
+    since = no_room_since(state, revision)
+    return max(0.0, (state.context.now - since).total_seconds()) if since else 0.0
 
 
 def without_surge(state: ReconcileState, target: Revision) -> ReconcileState:

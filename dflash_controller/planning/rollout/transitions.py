@@ -11,14 +11,14 @@ from dflash_controller.analysis.probe_json import to_json
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.types import Spec
-from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import PendingRevision
+from dflash_controller.planning.revisions.desired import PendingRevision, acts_at_once, binds_user, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import to_be_failed
-from dflash_controller.planning.revisions.operations import standing
+from dflash_controller.planning.revisions.operations import asked, standing
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
+from dflash_controller.planning.revisions.rendering import render, with_speculation
 from dflash_controller.planning.revisions.revision import (
     Origin,
     Revision,
@@ -35,9 +35,9 @@ from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedula
 from dflash_controller.planning.state.child_ownership import owner_reference, ref
 from dflash_controller.planning.state.plan import Annotate, Event
 from dflash_controller.planning.state.reconcile_state import ReconcileState
-from dflash_controller.render.workload import workload
 
 SPEC_CHANGED = "SpecChanged"
+PINNED = "Pinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,17 @@ class Asker:
 
 
 def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
-    """Returns the ControllerRevision of a draft, with the rendered workload inside. The caller has checked the spec for problems."""
-    key, resolved, engine = state.snapshot.key, draft.resolved, ENGINES[draft.resolved.engine]
-    revision = revision_hash(draft.inputs, draft.speculation, _taken(state))
-    rendered = workload(
-        key.name,
-        key.namespace,
-        revision,
-        spec,
-        resolved,
-        engine.launch(resolved.launch_request(draft.speculation)),
-        engine.probes(resolved.version),
-        draft.speculation,
-    )
+    """Returns the ControllerRevision of a draft, with the rendered workload inside. The caller has checked the spec for problems.
+
+    A draft that differs from stable in speculation alone is made from stable's stored workload. It carries nothing that a newer release of
+    the operator renders differently.
+    """
+    key, resolved, stable = state.snapshot.key, draft.resolved, state.stable
+    revision, rendered = revision_hash(draft.inputs, draft.speculation, _taken(state)), None
+    if stable is not None and stable.resolved == resolved and stable.same_intent(draft.inputs):
+        rendered = with_speculation(stable, draft.speculation, revision, key.name, key.namespace, spec)
+    roots = state.context.defaults.host_path_roots
+    rendered = rendered or render(key.name, key.namespace, revision, spec, resolved, draft.speculation, roots)
     return manifest(
         key.name,
         key.namespace,
@@ -72,8 +70,25 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
         RevisionState.CANDIDATE,
         [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason)],
         # A pruned revision returns under its old name, and an old annotation may still name it.
-        Trial(disregards=standing(state.deployment, f"{key.name}-{revision}")),
+        _new_trial(state, f"{key.name}-{revision}", _block_to_remember(state, spec, asker, None)),
     )
+
+
+def _new_trial(state: ReconcileState, name: str, asked_block: int | None) -> Trial:
+    return Trial(disregards=standing(state.deployment, name), asked_block=asked_block)
+
+
+def _block_to_remember(state: ReconcileState, spec: Spec, asker: Asker, own: int | None) -> int | None:
+    """Returns the ``spec.blockSize`` that a candidate acts upon; 0 if the spec has none. ``own`` is what it acted upon before.
+
+    A change of the user acts upon the spec. A change of the tuner does not: it leaves the memory of stable as it is. A pin goes back to a
+    revision with its own memory, so that the spec's block size counts again afterwards.
+    """
+    if asker.reason == PINNED:
+        return own
+    if asker.origin is Origin.TUNER and state.stable is not None:
+        return block_acted_upon(spec, state.stable) or 0
+    return spec.block_size or 0
 
 
 def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
@@ -86,7 +101,7 @@ def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
     lost = [
         (_reported_state(item), _reported_number(item), revision_of(item), content)
         for item in state.snapshot.workloads
-        if revision_of(item) not in known and (content := data_from_workload(item)) is not None
+        if revision_of(item) not in known | state.unknown and (content := data_from_workload(item)) is not None
     ]
     lost.sort(key=lambda entry: (entry[0] is RevisionState.CANDIDATE, entry[0] is RevisionState.STABLE, entry[2]))
     key, owner, first = state.snapshot.key, owner_reference(state.deployment), next_number(state.records)
@@ -100,7 +115,8 @@ def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
             content,
             stored_state,
             [history_entry(state.context.now, Origin.USER, stored_state, "RebuiltFromWorkload")],
-            Trial(disregards=standing(state.deployment, f"{key.name}-{revision}")),
+            # What it last acted upon is lost too. The current value counts as acted upon, so that nothing restarts.
+            _new_trial(state, f"{key.name}-{revision}", (state.spec and state.spec.block_size) or 0),
         )
         for position, (stored_state, number, revision, content) in enumerate(lost)
     ]
@@ -160,32 +176,82 @@ class _Moves:
         return moved
 
 
-def take_roles(state: ReconcileState, target: Revision, asker: Asker, *, fresh: bool) -> tuple[ReconcileState, list[Annotate | Event]]:
+def take_roles(
+    state: ReconcileState, spec: Spec, target: Revision, asker: Asker, *, fresh: bool
+) -> tuple[ReconcileState, list[Annotate | Event]]:
     """Makes the desired revision the candidate, unless it is active or has failed. Supersedes candidates that are no longer desired.
 
     ``fresh`` is True if this plan creates the revision. The very first revision is active once it serves, because there is nothing to
     compare it with. A failed revision is superseded when the spec asks for something else; a pin is not a change of the spec. A failed
-    revision is tried again if the tuner asks for it or a pin names it.
+    revision is tried again if the tuner asks for it or a pin names it. While the spec's own revision has failed, what failed on the tuner's
+    side stays Failed too. A revision that is still being replaced is active again at once: going back to it is a rollback, and its replicas
+    are kept.
     """
     moves = _Moves(state.context.now, list(state.records))
+    forgets = asker.reason == SPEC_CHANGED and not rolled_back(target)
     for record in state.records:
-        already_failed = record.state is RevisionState.FAILED and asker.reason == SPEC_CHANGED and not record.same_intent(target.inputs)
+        already_failed = record.state is RevisionState.FAILED and forgets and not record.same_intent(target.inputs)
         if record.hash != target.hash and (record.state is RevisionState.CANDIDATE or already_failed):
             moves.move(record, RevisionState.SUPERSEDED, asker.origin, asker.reason)
 
-    stable, candidate, failed = state.stable, None, None
+    # While the tuner tries something, what failed for the user stays shown.
+    stable, candidate, failed = state.stable, None, state.failed
     if stable is None and not fresh and (state.pool(target.hash).serving > 0 or state.budget.replicas == 0):
         stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is active"))
+    elif stable is not None and target.hash != stable.hash and asker.reason != Reason.DRAFTER_COLLAPSED and _being_replaced(state, target):
+        stable = moves.move(target, RevisionState.STABLE, asker.origin, Reason.REVERTED.value, next_number(moves.records))
+        moves.steps.append(Event("Normal", Reason.REVERTED.value, f"{target.name} is active again; its replicas are kept"))
     elif stable is None or target.hash != stable.hash:
-        if target.state is RevisionState.FAILED and stable is not None and not state.pin and asker.origin is Origin.USER:
+        if rolled_back(target) and stable is not None and not state.pin and asker.origin is Origin.USER:
             failed = target
         elif fresh or target.state is RevisionState.CANDIDATE:
             candidate = target
         else:
-            trial = Trial(disregards=standing(state.deployment, target.name))
+            remembered = _block_to_remember(state, spec, asker, target.trial.asked_block)
+            trial = _new_trial(state, target.name, remembered)
             candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
     return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+
+
+def _being_replaced(state: ReconcileState, record: Revision) -> bool:
+    """Returns whether the revision was in force before a replacement that has not finished: it still has replicas."""
+    return record.state is RevisionState.STABLE and state.pool(record.hash).existing > 0
+
+
+def abort_replacement(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
+    """Fails the active revision if the abort annotation names it while it still replaces another one, which is then active again."""
+    stable = state.stable
+    if stable is None or state.pin is not None or "abort" not in asked(state.deployment, stable):
+        return state, []
+    before = [record for record in state.records if record.hash != stable.hash and _being_replaced(state, record)]
+    if not before:
+        return state, []
+    back, moves = max(before, key=lambda record: record.number), _Moves(state.context.now, list(state.records))
+    finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort named it while it replaced the others")
+    moves.move(stable, RevisionState.FAILED, Origin.ROLLBACK, Reason.ABORTED.value, trial=replace(stable.trial, finding=finding))
+    moves.steps.append(Event("Warning", Reason.ABORTED.value, f"{stable.name} failed: {finding.message}; {back.name} is active again"))
+    return replace(state, records=tuple(moves.records), stable=back), moves.steps
+
+
+def remember_block(state: ReconcileState, spec: Spec, asker: Asker) -> tuple[ReconcileState, list[Annotate | Event]]:
+    """Stores the ``spec.blockSize`` acted upon with the revisions in force, if it is not stored yet.
+
+    Stable acts at once upon a value that it already runs, and upon a value that was removed. Any other value is acted upon by a candidate.
+    """
+    stable, candidate = state.stable, state.candidate
+    if stable is None:
+        return state, []
+    moves, asked = _Moves(state.context.now, list(state.records)), spec.block_size or 0
+    lost = stable.trial.asked_block is None and stable.trial_lost
+    if lost or ((block_acted_upon(spec, stable) or 0) != asked and acts_at_once(spec, stable)):
+        stable = moves.remember(stable, replace(stable.trial, asked_block=asked))
+    state = replace(state, stable=stable)
+    if candidate is not None:
+        remembered = _block_to_remember(state, spec, asker, candidate.trial.asked_block)
+        if candidate.trial.asked_block != remembered:
+            candidate = moves.remember(candidate, replace(candidate.trial, asked_block=remembered))
+    return replace(state, candidate=candidate, records=tuple(moves.records)), moves.steps
 
 
 def reverts_failure(candidate: Revision) -> bool:
@@ -243,7 +309,7 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
         case RevisionState.FAILED:
             failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial)
             moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} failed: {outcome.message}"))
-            decided = replace(decided, candidate=None, failed=failed)
+            decided = replace(decided, candidate=None, failed=failed if binds_user(failed) else state.failed)
         case _ if outcome.trial != candidate.trial:
             decided = replace(decided, candidate=moves.remember(candidate, outcome.trial))
     return replace(decided, records=tuple(moves.records)), moves.steps
@@ -269,4 +335,5 @@ def next_number(records: Sequence[Revision]) -> int:
 
 def _taken(state: ReconcileState) -> set[str]:
     """Returns the hashes in use, including those of objects whose record cannot be read."""
-    return {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}
+    held = {name.rpartition("-")[2] for _, name in state.taken}
+    return held | state.unknown | {revision_of(item) for item in (*state.snapshot.revisions, *state.snapshot.workloads)}

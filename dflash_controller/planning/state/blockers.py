@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_controller.api import defaults, validation
+from dflash_controller.api import defaults, names, validation
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.model.snapshot import Object
+from dflash_controller.model.snapshot import Object, Snapshot
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.child_ownership import controller
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 
@@ -56,11 +58,49 @@ def leader_worker_set_missing() -> Blocker:
     )
 
 
-def refused(message: str, *, forbidden: bool) -> Blocker:
+def workloads_unknown(snapshot: Snapshot, stored: StoredRevisions) -> Blocker | None:
+    """Returns the blocker for a deployment that has replicas over several nodes and whose LeaderWorkerSets are not known.
+
+    What is not listed must not be taken for gone: it would be made again with a wrong size, or its revision retired. A kind that is not
+    served has no objects, so then only the revisions in force matter.
+    """
+    if LEADER_WORKER_SET in snapshot.kinds:
+        return None
+    if LEADER_WORKER_SET in snapshot.unlisted:
+        if not (
+            any(record.resolved.nodes > 1 for record in stored.records)
+            or any(item["kind"] == LEADER_WORKER_SET for item in snapshot.workloads)
+            or any(pod.role == names.ROLE_WORKER for pod in snapshot.pods)
+        ):
+            return None
+        return Blocker(
+            Reason.LEADER_WORKER_SET_UNLISTED,
+            "LeaderWorkerSets exist in the cluster, but the API server does not list them, so it is unknown what runs. Nothing is changed "
+            "until the operator can list them: see its log for the error",
+        )
+    over_nodes = [record.name for record in (stored.stable, stored.candidate) if record and record.resolved.nodes > 1]
+    if not over_nodes:
+        return None
+    return Blocker(
+        Reason.LEADER_WORKER_SET_MISSING,
+        f"{over_nodes[0]} has several nodes per replica, and the cluster does not serve LeaderWorkerSet. Install LeaderWorkerSet 0.9 or "
+        "later",
+    )
+
+
+def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
     """Returns the blocker for a write that the API server refused.
 
-    The operator lacks a right, the CustomResourceDefinition is outdated, or the spec has an error that only the API server can find.
+    ``forbidden`` is True for a 403, ``passing`` for a failure of the server or of a webhook, which may end by itself.
     """
+    if "denied the request" in message:
+        return Blocker(Reason.ADMISSION_DENIED, f"An admission webhook denies a write: {message}. Satisfy its rule, or exempt the operator")
+    if passing:
+        return Blocker(
+            Reason.WRITES_FAIL, f"The API server fails a write: {message}. The operator keeps trying. Repair what the message names"
+        )
+    if "exceeded quota" in message:
+        return Blocker(Reason.QUOTA_EXCEEDED, f"A quota of the namespace is used up: {message}. Raise it, or free what it counts")
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if ": .status." in message and "not declared in schema" in message:

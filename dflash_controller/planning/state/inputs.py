@@ -12,12 +12,13 @@ from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.counters import CounterSeries, ProbeRun
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
+from dflash_controller.planning.state.plan import Part
 from dflash_controller.tuner.learner import Learned
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Why the operator may write nothing until a human acts."""
+    """Why a part of the plan waits until a human acts."""
 
     reason: Reason
     message: str
@@ -61,10 +62,12 @@ class PlannerInputs:
     """Answers of the probe that has just finished."""
     probe_error: str | None = None
     """Why the probe failed to run; None if it did not fail."""
+    probe_waited_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for which a candidate's probe has waited for others, by revision. The candidate's deadline is as much later."""
     tuning: Knowledge = field(default_factory=Knowledge)
     tuning_requeue_s: float = 60.0
     """Seconds between two evaluations of the tuner. No watch reports a change of load."""
     warm_up_s: float = 60.0
     """Seconds for which a new replica's metrics are ignored. Its first requests compile kernels and capture graphs."""
-    refusal: Blocker | None = None
-    """The write that the API server has just refused; None if it refused none."""
+    refusals: Mapping[Part, Blocker] = field(default_factory=dict)
+    """The writes that the API server has just refused, by the part of the plan they belong to."""

@@ -1,12 +1,14 @@
-"""A plan: an ordered list of writes and events, and the status to show.
+"""A plan: writes and events in three parts, and the status to show.
 
-If a write meets a conflict, the rest of the plan is dropped. The next plan starts from the objects as they are then.
+If a write meets a conflict, the rest of the plan is dropped. The next plan starts from the objects as they are then. A write that the API
+server refuses stops only what depends on it: see ``Part``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 from dflash_controller.model.probe import ProbeRequest
@@ -14,6 +16,17 @@ from dflash_controller.tuner.decision import TunerDecision
 
 REQUEUE_AFTER_S = 60.0
 """Seconds to the next evaluation when no watch reports the change, for example of the clock or of somebody else's object."""
+
+
+class Part(StrEnum):
+    """A part of a plan that fails by itself. The parts are carried out in this order, whatever became of the ones before."""
+
+    SERVING = "serving"
+    """Scales and repairs what is in force."""
+    ROLLOUT = "rollout"
+    """Makes, tries, promotes and removes revisions. After a refused write, the rest of this part waits."""
+    ACCESSORIES = "accessories"
+    """Service, budget, policy, monitor and the Jobs that fetch weights. Each of them fails by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +104,14 @@ Step = Adopt | Create | Annotate | Apply | Delete | Event
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of one reconcile. ``status`` is the whole status to show, or None to leave it unchanged.
+    """The steps of one reconcile, by part. ``status`` is the whole status to show, or None to leave it unchanged.
 
     ``requeue_after_s`` is the time to the next evaluation in seconds.
     """
 
-    steps: tuple[Step, ...] = ()
+    serving: tuple[Step, ...] = ()
+    rollout: tuple[Step, ...] = ()
+    accessories: tuple[Step, ...] = ()
     status: Mapping[str, Any] | None = None
     requeue_after_s: float | None = None
     decision: TunerDecision | None = None
@@ -105,6 +120,16 @@ class Plan:
     """The probe to run meanwhile. None means that no probe runs, and one under way is cancelled."""
     stores_learned: bool = False
     """True if a step stores ``Knowledge.record`` with the stable revision."""
+
+    @property
+    def parts(self) -> tuple[tuple[Part, tuple[Step, ...]], ...]:
+        """Returns the parts in the order in which they are carried out."""
+        return ((Part.SERVING, self.serving), (Part.ROLLOUT, self.rollout), (Part.ACCESSORIES, self.accessories))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Returns all steps in order."""
+        return (*self.serving, *self.rollout, *self.accessories)
 
     @property
     def irreversible(self) -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object, Pod
+from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.child_ownership import being_deleted
 from dflash_controller.render.prefetch import node_of
 
 GENERATED_NAME_BASE = 58
+SHORTEST_PAUSE = timedelta(minutes=10)
+LONGEST_PAUSE = timedelta(hours=2)
 
 
 class PrefetchState(StrEnum):
@@ -21,7 +25,7 @@ class PrefetchState(StrEnum):
     DONE = "Done"
     RUNNING = "Running"
     FAILED = "Failed"
-    """At least one Job has failed. It is not tried again until it is deleted."""
+    """At least one Job has failed. It is deleted and created again later: see ``next_attempt``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,20 @@ def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods
     return Progress(PrefetchState.DONE)
 
 
+def next_attempt(job: Object, candidate: Revision | None) -> datetime | None:
+    """Returns when a failed Job of the candidate is replaced by a new one; None if it has not failed or does not say when.
+
+    The pause is as long as the time from the begin of the rollout to the failure, at least SHORTEST_PAUSE and at most LONGEST_PAUSE. So it
+    about doubles with every failure, and nothing has to be stored.
+    """
+    condition = _condition(job, "Failed") or _condition(job, "FailureTarget")
+    failed_at = _time(condition.get("lastTransitionTime") if condition else None)
+    if failed_at is None:
+        return None
+    begun_at = _time(candidate.asked.get("at") if candidate else None) or failed_at
+    return failed_at + min(max(failed_at - begun_at, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+
 def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping[str, Any]], pods: Sequence[Pod]) -> str:
     """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes."""
     first = expected[0]["metadata"]["name"]
@@ -73,6 +91,14 @@ def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
     ]
     newest_first = sorted(mine, key=lambda pod: int(pod.resource_version), reverse=True)
     return next((words for pod in newest_first if (words := pod.unschedulable or pod.message)), None)
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
 
 
 def _condition(job: Object, type: str) -> Mapping[str, Any] | None:

@@ -14,6 +14,7 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
+from dflash_controller.planning.state.plan import Part
 from dflash_controller.tuner.decision import TunerDecision
 
 
@@ -27,7 +28,14 @@ class ReconcileState:
     spec: Spec | None
     stored: StoredRevisions
     """The revisions before this plan."""
-    blocker: Blocker | None = None
+    obstacles: Mapping[Part, Blocker] = field(default_factory=dict)
+    """What keeps a part of the plan from being carried out."""
+    unknown: frozenset[str] = frozenset()
+    """Hashes of revisions in force or on trial whose records cannot be read. Their replicas stay, and are scaled if they are in force."""
+    in_force_unread: str | None = None
+    """The one of them that is active; None if the active revision can be read."""
+    taken: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and names of children that are not written, because somebody else holds the name or the kind is not served."""
     records: tuple[Revision, ...] = ()
     stable: Revision | None = None
     candidate: Revision | None = None
@@ -47,6 +55,16 @@ class ReconcileState:
     """The tuner's decision; None if it was not asked or knows nothing yet."""
     health: DrafterHealth | None = None
     """Health of the active drafter; None if nothing is known yet."""
+
+    @property
+    def blocker(self) -> Blocker | None:
+        """Returns the first obstacle in the order of the parts: what a human should look at first."""
+        return next((self.obstacles[part] for part in Part if part in self.obstacles), None)
+
+    @property
+    def held(self) -> Blocker | None:
+        """Returns the obstacle that stops the rollout, or None."""
+        return self.obstacles.get(Part.ROLLOUT)
 
     @property
     def serving(self) -> int:

@@ -12,9 +12,9 @@ from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import Reason, shorten, timestamp
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.planning.revisions.outcome import Phase
-from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.revisions.revision import Revision, RevisionState
 from dflash_controller.planning.state.reconcile_state import ReconcileState
-from dflash_controller.planning.status.conditions import conditions, unfinished
+from dflash_controller.planning.status.conditions import by_tuner, conditions, unfinished
 from dflash_controller.planning.status.notices import notices
 from dflash_controller.planning.status.tuning import tuning_status
 from dflash_controller.render.startup import startup_budget_s
@@ -74,11 +74,10 @@ def _metric_values(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[s
 def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the current rollout, including the first start, or else the last one."""
     before: Mapping[str, Any] = shown.get("rollout") or {}
-    about = state.candidate or state.failed or _failed_by_tuner(state) or state.stable
-    if state.blocker is not None:
+    about = state.candidate or _moved_by_tuner(state) or state.failed or state.stable
+    if (blocker := state.held) is not None and state.failed is None:
         if before.get("phase") in (None, *_ENDS):
             return before or None
-        blocker = state.blocker
         stuck = {
             "phase": Phase.HELD.value,
             "reason": blocker.reason.value,
@@ -108,15 +107,15 @@ def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, An
 _ENDS = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 
 
-def _failed_by_tuner(state: ReconcileState) -> Revision | None:
-    """Returns the newest revision if it is a failed trial of the tuner that still has replicas, else None.
+def _moved_by_tuner(state: ReconcileState) -> Revision | None:
+    """Returns the newest revision if replicas still move because of the tuner: it failed a trial of the tuner, or replaces the others.
 
-    Once they are gone everything is as before, and nobody has to act.
+    Once they have moved, nobody has to act. A change of the user that failed before is then shown again.
     """
-    if unfinished(state) is None:
+    if unfinished(state) is None or not by_tuner(state):
         return None
     newest = state.newest
-    return newest if newest is not None and newest.state is RevisionState.FAILED and newest.origin == Origin.TUNER else None
+    return newest if newest is not None and newest.state in (RevisionState.FAILED, RevisionState.STABLE) else None
 
 
 def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tuple[Phase, Reason | None, str | None, str]:
@@ -132,11 +131,13 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
     if state.spec is not None and defaults.suspended(state.spec) and moving:
         return (Phase.SUSPENDED, Reason.SUSPENDED, None, "spec.suspend is true: nothing is written")
     if state.candidate is not None and outcome is not None:
-        return (outcome.phase, outcome.reason, _STEPS.get(outcome.phase), outcome.message)
-    if (failed := state.failed or _failed_by_tuner(state)) is not None:
-        found, phase = failed.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
+        step = "Waiting for room" if outcome.phase is Phase.HELD and not outcome.stalls else _STEPS.get(outcome.phase)
+        return (outcome.phase, outcome.reason, step, outcome.message)
+    if about.state is RevisionState.FAILED and about is not state.candidate:
+        found, phase = about.trial.told, Phase.ROLLED_BACK if left is None else Phase.ROLLING_BACK
         return (phase, found.reason, _STEPS.get(phase), found.message)
     back = newest.hash != about.hash and newest.state is RevisionState.SUPERSEDED
+    reverted = bool(about.history) and about.history[-1]["reason"] == Reason.REVERTED
     if left is None or (not moving and state.candidate is None):
         if back:
             return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
@@ -144,7 +145,7 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
             return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is active")
     if back:
         return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
-    phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.PROGRESSING
+    phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.ROLLING_BACK if reverted and moving else Phase.PROGRESSING
     return (phase, left[0], _STEPS.get(phase), left[1])
 
 
@@ -155,7 +156,7 @@ _STEPS = {
     Phase.HELD: "Waiting for you",
     Phase.PAUSED: "Waiting for spec.rollout.paused to become false",
     Phase.PROGRESSING: "Replacing replicas within the budget",
-    Phase.ROLLING_BACK: "Replacing the candidate by stable replicas",
+    Phase.ROLLING_BACK: "Replacing replicas by those of the stable revision",
 }
 
 

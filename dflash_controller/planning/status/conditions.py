@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_controller.api import defaults
-from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, set_condition
+from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, get_condition, set_condition
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
-from dflash_controller.planning.state.pod_failures import deadline_exceeded, failing, pod_failure
+from dflash_controller.planning.state.plan import Part
+from dflash_controller.planning.state.pod_troubles import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.tuning import ready as tuning_ready
 from dflash_controller.planning.status.tuning import tuning_status
@@ -28,6 +29,7 @@ def conditions(state: ReconcileState) -> list[Mapping[str, Any]]:
         ConditionType.STALLED: stalled(state),
         ConditionType.METRICS_AVAILABLE: metrics_available(state),
         ConditionType.ROLLOUT_HEALTHY: rollout_healthy(state),
+        ConditionType.ACCESSORIES_READY: accessories_ready(state),
     }
     if state.decision is not None:
         verdicts[ConditionType.TUNING_READY] = tuning_ready(tuning_status(state))
@@ -51,8 +53,6 @@ def floor(state: ReconcileState) -> int:
 def available(state: ReconcileState) -> Verdict:
     """Decides Available: at least replicas - maxUnavailable replicas serve, and at least one, of any revision."""
     serving = state.serving
-    if state.spec is None or (state.blocker and not state.budget.replicas):
-        return (serving > 0, Reason.ENOUGH_REPLICAS if serving else Reason.TOO_FEW_REPLICAS, f"{serving} serving")
     replicas, needed = state.budget.replicas, floor(state)
     if replicas == 0:
         return (True, Reason.SCALED_TO_ZERO, "spec.replicas is 0: nothing serves, as asked")
@@ -65,6 +65,11 @@ def available(state: ReconcileState) -> Verdict:
 
 def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
     """Returns what is left to do for the last change, or None if nothing is."""
+    return _changing(state) or _loading(state)
+
+
+def _changing(state: ReconcileState) -> tuple[Reason, str] | None:
+    """Returns which change of revisions or replicas is not finished, or None."""
     target, replicas = state.target, state.budget.replicas
     if target is None or (state.departs and state.pin is None):
         return (Reason.NEW_GENERATION, "The revision that the spec asks for does not exist yet")
@@ -72,7 +77,7 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
         return _trial(state, state.stable, state.candidate)
     pool = state.pool(target.hash)
     others = sum(other.existing for other in state.pools if other.revision != target.hash)
-    if others and state.failed is not None:
+    if others and state.failed is not None and not by_tuner(state):
         return (Reason.ROLLING_BACK, f"{state.failed.name} failed; {pool.serving} of {replicas} serve {target.name}, {others} are left")
     if others:
         if _paused(state):
@@ -80,8 +85,17 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
         return (Reason.ROLLOUT_IN_PROGRESS, f"{pool.serving} of {replicas} serve {target.name}, {others} of earlier revisions remain")
     if pool.existing > replicas or state.wanted.get(target.hash, 0) != replicas:
         return (Reason.SCALING, f"From {pool.existing} to {replicas} replicas")
+    return None
+
+
+def _loading(state: ReconcileState) -> tuple[Reason, str] | None:
+    """Returns what keeps replicas of the target that were just made from serving, or None. A replica that fails later does not count."""
+    target, replicas = state.target, state.budget.replicas
+    if target is None:
+        return None
+    pool = state.pool(target.hash)
     untried = state.candidate is not None
-    loading = any(not pod.ready and not failing(pod) for pod in state.pods(target.hash))
+    loading = any(not pod.serving and not failing(pod) for pod in state.pods(target.hash))
     if pool.serving < replicas and (untried or pool.existing < replicas or loading):
         if found := pod_failure(state, target.hash):
             return (found.reason, f"{pool.serving} of {replicas} serving. {found.message}")
@@ -90,8 +104,20 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
 
 
 def asked_by_user(state: ReconcileState) -> tuple[Reason, str] | None:
-    """Returns what is left to do for a change of the user. None for a change of the tuner, which the user did not ask for."""
-    return None if by_tuner(state) else unfinished(state)
+    """Returns what is left to do for a change of the user.
+
+    None for a change of the tuner, which the user did not ask for, and for replicas that load again after the user's last change was done.
+    """
+    if by_tuner(state):
+        return None
+    return _changing(state) or (None if _settled_before(state) else _loading(state))
+
+
+def _settled_before(state: ReconcileState) -> bool:
+    """Returns whether the status says of this generation that nothing is left to do. If the status was lost, replicas that load count."""
+    shown = get_condition((state.deployment.get("status") or {}).get("conditions") or (), ConditionType.RECONCILING)
+    generation = state.deployment["metadata"].get("generation")
+    return shown is not None and shown.get("reason") == Reason.SETTLED and shown.get("observedGeneration") == generation
 
 
 def by_tuner(state: ReconcileState) -> bool:
@@ -125,7 +151,7 @@ def outage_ahead(state: ReconcileState) -> bool:
     return state.pool(stable.hash).serving > 0 and not state.pool(candidate.hash).serving and not waits
 
 
-_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE})
+_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE, Reason.SCALED_TO_ONE})
 """Reasons to wait before any replica is stopped."""
 
 
@@ -160,8 +186,8 @@ def ready(state: ReconcileState) -> Verdict:
 
 def reconciling(state: ReconcileState) -> Verdict:
     """Decides Reconciling: a change of the user is not finished."""
-    if state.blocker:
-        return (False, state.blocker.reason, "Waits for your action; see Stalled")
+    if blocker := state.obstacles.get(Part.SERVING, state.held):
+        return (False, blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
         return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
     if left := asked_by_user(state):
@@ -217,8 +243,8 @@ def metrics_available(state: ReconcileState) -> Verdict:
 
 def rollout_healthy(state: ReconcileState) -> Verdict:
     """Decides RolloutHealthy: the current rollout goes well, or the last one did."""
-    if state.blocker is not None and state.candidate is not None:
-        return (False, state.blocker.reason, f"{state.candidate.name} stays as it is: {state.blocker.message}")
+    if state.held is not None and state.candidate is not None:
+        return (False, state.held.reason, f"{state.candidate.name} stays as it is: {state.held.message}")
     left, target, failed = unfinished(state), state.target, state.failed
     if failed is not None:
         finding = failed.trial.told
@@ -231,6 +257,15 @@ def rollout_healthy(state: ReconcileState) -> Verdict:
     if found := pod_failure(state, target.hash):
         return (False, found.reason, found.message)
     return (True, outcome.reason if outcome else Reason.PROGRESSING, left[1])
+
+
+def accessories_ready(state: ReconcileState) -> Verdict:
+    """Decides AccessoriesReady: the objects around the engines could be written as the spec asks."""
+    if blocker := state.obstacles.get(Part.ACCESSORIES):
+        return (False, blocker.reason, blocker.message)
+    if state.spec is None:
+        return (None, Reason.INVALID_SPEC, "They stay as they are until the spec is valid")
+    return (True, Reason.AS_SPECIFIED, "They are as the spec asks")
 
 
 def _budget(target: Revision) -> str:

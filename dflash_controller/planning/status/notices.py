@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions import operations
+from dflash_controller.planning.revisions.diff import rendered_differently
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.reconcile_state import ReconcileState
+
+NAMED = 3
+"""Objects of others that the notice names."""
 
 
 def notices(state: ReconcileState) -> list[dict[str, str]]:
@@ -39,8 +44,19 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
         found.append(
             (Reason.PIN_UNKNOWN, f"The annotation serving.dflash.io/pin names {name}, which does not exist any more, so it has no effect")
         )
+    if state.stable is not None and state.candidate is not None and (differently := rendered_differently(state.stable, state.candidate)):
+        listed = ", ".join(differently)
+        found.append(
+            (
+                Reason.RENDERED_DIFFERENTLY,
+                f"{state.candidate.name} also changes {listed}: another release of the operator rendered {state.stable.name}. "
+                "The analysis compares this too",
+            )
+        )
     if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
+    if strangers := state.snapshot.strangers:
+        found.append((Reason.FOREIGN_OBJECT, _foreign_objects(strangers, state.snapshot.key.name)))
     if changed := foreign_template_keys(state):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
@@ -55,9 +71,20 @@ def _ignored(state: ReconcileState) -> str | None:
         name = annotations.get(key)
         if name and name not in kept:
             said.append(f"{key} names {name}, which is not kept")
+        elif state.stable is not None and name == state.stable.name and operation in operations.asked(state.deployment, state.stable):
+            if operation == "abort":
+                said.append(f"{key} names {name}, which has replaced every other revision. Set the spec back, or pin another revision")
         elif state.candidate is not None and name == state.candidate.name and operation in state.candidate.trial.disregards:
             said.append(f"{key} stood before the trial of {name} began; take it away, and set it again to {operation} it")
     return "; ".join(said) or None
+
+
+def _foreign_objects(strangers: Sequence[str], deployment: str) -> str:
+    more = f" and {len(strangers) - NAMED} more" if len(strangers) > NAMED else ""
+    return (
+        f"Not made by the operator, and neither counted nor written: {', '.join(strangers[:NAMED])}{more}. Take the label "
+        f"{names.LABEL_DEPLOYMENT}={deployment} away from them and from their pods, because the Service selects pods by it"
+    )
 
 
 def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:

@@ -48,6 +48,8 @@ def store_of(*pods: tuple[str, str | None, bool], deployment: str = "demo") -> S
     store = Store()
     for name, at, terminating in pods:
         metadata = {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1", "labels": names.child_labels(deployment)}
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{deployment}-raaaaaaa", "uid": "set", "controller": True}
+        metadata["ownerReferences"] = [owner]
         gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if terminating else {}
         store.put(kinds.POD, {"metadata": metadata | gone, "spec": {"nodeName": at} if at else {}})
     return store

@@ -106,13 +106,35 @@ def test_a_standby_takes_over_after_the_lease_ran_out_and_not_before() -> None:
         await asyncio.sleep(1.0)
         standby = elector(server, "b")
         await standby.acquire()
-        # Seen unchanged for 15 s since t = 1, looked at every 2 to 2.4 s.
-        assert 16.0 <= now() <= 18.4
+        # Seen unchanged for 15 s since t = 1, and looked at as soon as it has expired.
+        assert 16.0 <= now() <= 16.1
         assert server.holder == "b"
         assert server.lease is not None
         assert server.lease["spec"]["leaseTransitions"] == 1
 
     run_in_virtual_time(scenario())
+
+
+def test_a_standby_leads_16_seconds_after_the_end_of_a_leader_at_the_latest() -> None:
+    """The leader renewed up to 2 s before its end, and the standby saw that up to 1.2 s later. Its answers take no time here."""
+
+    async def scenario(killed_after_s: float) -> float:
+        server = LeaseServer()
+        leader, standby = elector(server, "a"), elector(server, "b")
+        await leader.acquire()
+        holding = asyncio.create_task(leader.hold())
+        waiting = asyncio.create_task(standby.acquire())
+        await asyncio.sleep(killed_after_s)
+        holding.cancel()
+        killed_at, renewed_at = now(), leader._renewed_at
+        await waiting
+        assert renewed_at is not None
+        assert now() - renewed_at >= 15.0
+        return now() - killed_at
+
+    delays = [run_in_virtual_time(scenario(30.0 + 0.19 * step)) for step in range(40)]
+    assert max(delays) <= 15.0 + 1.2 + 0.1
+    assert sum(delays) / len(delays) < 15.0
 
 
 def test_a_live_leader_is_never_robbed_even_by_a_standby_with_a_wrong_clock() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from dflash_controller.api import names
 from dflash_controller.cluster.pods import project
+from dflash_controller.model.snapshot import Pod
 
 LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine"}
 
@@ -106,3 +109,121 @@ def test_a_pod_without_status_or_labels() -> None:
     pod = project({"metadata": {"name": "p", "uid": "u", "resourceVersion": "1"}})
     assert (pod.phase, pod.ready, pod.revision) == ("Pending", False, "")
     assert (pod.node, pod.ready_since, pod.unschedulable_since) == (None, None, None)
+
+
+def test_what_is_known_of_an_exit_is_kept_by_container() -> None:
+    last = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-02T00:00:00Z"}}
+    pod = project(
+        raw(
+            {
+                "containerStatuses": [
+                    {"name": "sidecar", "restartCount": 0, "state": {"running": {}}},
+                    {"name": "engine", "restartCount": 1, "state": {"running": {}}, "lastState": last},
+                ]
+            }
+        )
+    )
+    assert (pod.container, pod.exit_code, pod.exit_reason, pod.waiting_reason) == ("engine", 137, "OOMKilled", None)
+
+
+def test_a_container_that_cannot_be_created_comes_before_one_that_exits() -> None:
+    exits = {
+        "name": "a",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1}},
+    }
+    refused = {"name": "b", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
+    pod = project(raw({"containerStatuses": [exits, refused]}))
+    assert (pod.container, pod.waiting_reason, pod.message) == ("b", "ErrImagePull", "b: denied")
+
+
+def test_a_secret_that_is_gone_after_an_exit_is_what_keeps_the_pod() -> None:
+    state = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "s" not found'}}
+    container = {"name": "engine", "restartCount": 1, "state": state, "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    pod = project(raw({"containerStatuses": [container]}))
+    assert (pod.waiting_reason, pod.message, pod.exit_code) == ("CreateContainerConfigError", 'engine: secret "s" not found', 1)
+
+
+def test_a_gated_pod_names_its_gates_and_a_scheduled_one_its_time() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
+    pod = project({**raw({"conditions": [gated]}), "spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}})
+    assert (pod.gated, pod.unschedulable) == (True, "scheduling gates kueue.x-k8s.io/admission")
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    assert project(raw({"conditions": [scheduled]})).scheduled_since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_what_a_pod_mounts_is_kept_only_while_it_is_not_set_up() -> None:
+    volumes = [
+        {"name": "a", "secret": {"secretName": "hf-token"}},
+        {"name": "b", "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}, {"secret": {"name": "ca"}}]}},
+        {"name": "c", "emptyDir": {}},
+    ]
+
+    def mounts(status: str, phase: str = "Pending") -> tuple[str, ...] | None:
+        pod = raw({"phase": phase, "conditions": [{"type": "PodReadyToStartContainers", "status": status}]})
+        return project({**pod, "spec": {"nodeName": "n1", "volumes": volumes}}).mounts
+
+    assert mounts("False") == ("Secret/ca", "Secret/hf-token")
+    assert mounts("True") is None
+    assert mounts("False", "Succeeded") is None
+    assert project(raw({"phase": "Failed", "reason": "Evicted"})).reason == "Evicted"
+
+
+HASH = "raaaaaaa"
+GROUPS = "leaderworkerset.sigs.k8s.io"
+
+
+def controlled(kind: str, name: str, *, version: str = "apps/v1", group: str = "", **metadata: Any) -> Pod:
+    labels = LABELS | {f"{GROUPS}/{key}": value for key, value in (part.split("=") for part in group.split())}
+    owner = {"apiVersion": version, "kind": kind, "name": name, "uid": "u", "controller": True}
+    return project(raw({}, ownerReferences=[owner], labels=labels | metadata.pop("labels", {}), **metadata))
+
+
+@pytest.mark.parametrize(
+    ("pod", "workload", "controller"),
+    [
+        (controlled("ReplicaSet", f"demo-{HASH}-55f", labels={"pod-template-hash": "55f"}), f"demo-{HASH}", f"Deployment demo-{HASH}"),
+        # A ReplicaSet that was copied keeps the label and has another name.
+        (controlled("ReplicaSet", f"demo-{HASH}-debug", labels={"pod-template-hash": "55f"}), None, f"ReplicaSet demo-{HASH}-debug"),
+        (controlled("ReplicaSet", f"demo-{HASH}"), None, f"ReplicaSet demo-{HASH}"),
+        (controlled("StatefulSet", f"demo-{HASH}", group=f"name=demo-{HASH} group-index=3"), f"demo-{HASH}", f"StatefulSet demo-{HASH}"),
+        (controlled("StatefulSet", f"demo-{HASH}-3", group="group-index=3"), f"demo-{HASH}", f"StatefulSet demo-{HASH}-3"),
+        (
+            controlled(
+                "StatefulSet",
+                f"demo-{HASH}-x7k2p",
+                group=f"name=demo-{HASH} group-key=f00",
+                annotations={f"{GROUPS}/leader-name": f"demo-{HASH}-x7k2p"},
+            ),
+            f"demo-{HASH}",
+            f"StatefulSet demo-{HASH}-x7k2p",
+        ),
+        (
+            controlled(
+                "StatefulSet", f"demo-{HASH}-3-debug", group=f"name=demo-{HASH}", annotations={f"{GROUPS}/leader-name": f"demo-{HASH}-3"}
+            ),
+            f"demo-{HASH}-3-debug",
+            f"StatefulSet demo-{HASH}-3-debug",
+        ),
+        (controlled("Job", f"demo-{HASH}-fetch", version="batch/v1"), f"demo-{HASH}-fetch", f"Job demo-{HASH}-fetch"),
+        (controlled("ReplicaSet", f"demo-{HASH}-55f", version="example.com/v1"), None, f"ReplicaSet demo-{HASH}-55f"),
+        (project(raw({}, ownerReferences=[{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "u"}])), None, None),
+        (project(raw({})), None, None),
+    ],
+)
+def test_a_pod_belongs_to_the_workload_that_its_owners_lead_to(pod: Pod, workload: str | None, controller: str | None) -> None:
+    assert (pod.workload, pod.controller) == (workload, controller)
+
+
+def test_the_revision_of_a_pod_is_that_of_its_workload_even_if_its_label_was_edited() -> None:
+    assert controlled("StatefulSet", f"demo-{HASH}-0").revision == HASH
+    assert controlled("Job", f"demo-{HASH}-fetch", version="batch/v1", labels={names.LABEL_ROLE: "prefetch"}).revision == "abc"
+
+
+def test_a_pod_of_a_group_knows_its_place() -> None:
+    pod = controlled("StatefulSet", f"demo-{HASH}-3", group="group-index=3 worker-index=2 group-key=f00")
+    assert (pod.group, pod.worker_index) == ("3", 2)
+    named = controlled("StatefulSet", f"demo-{HASH}-3", group="group-key=f00 worker-index=0")
+    assert (named.group, named.worker_index) == ("f00", 0)
+    assert (project(raw({})).group, project(raw({})).worker_index) == (None, 0)

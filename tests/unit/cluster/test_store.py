@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -31,9 +32,26 @@ def deployment(version: int = 1, **fields: Any) -> dict[str, Any]:
     return child(kinds.DFLASH_DEPLOYMENT, version=version, **fields)
 
 
-def pod(version: int = 1, name: str = "demo-x", **status: Any) -> dict[str, Any]:
-    labels = names.child_labels("demo") | {names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "8"}
-    return child(kinds.POD, name=name, version=version, metadata={"labels": labels}, spec={"nodeName": "n1"}, status=status)
+HASH = "raaaaaaa"
+RECORD = {"hash": HASH, "inputs": {}}
+
+
+def pod(version: int = 1, name: str = "demo-x", owner: str = f"demo-{HASH}", **status: Any) -> dict[str, Any]:
+    labels = names.child_labels("demo") | {names.LABEL_REVISION: HASH, names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "8"}
+    controller = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{owner}-55f", "uid": owner, "controller": True}
+    metadata = {"labels": labels | {"pod-template-hash": "55f"}, "ownerReferences": [controller]}
+    return child(kinds.POD, name=name, version=version, metadata=metadata, spec={"nodeName": "n1"}, status=status)
+
+
+def workload(name: str = f"demo-{HASH}", record: dict[str, Any] | None = RECORD, **labels: str) -> dict[str, Any]:
+    annotations = {} if record is None else {names.ANNOTATION_RECORD: json.dumps(record)}
+    metadata = {"labels": names.child_labels("demo") | {names.LABEL_REVISION: HASH} | labels, "annotations": annotations}
+    return child(kinds.DEPLOYMENT, name, metadata=metadata, spec={"replicas": 1})
+
+
+def revision(name: str = f"demo-{HASH}", data: dict[str, Any] | None = RECORD, **labels: str) -> dict[str, Any]:
+    metadata = {"labels": names.child_labels("demo") | {names.LABEL_REVISION: HASH} | labels}
+    return child(kinds.CONTROLLER_REVISION, name, metadata=metadata, data=data, revision=1)
 
 
 def entries(kind: kinds.Kind, *objects: dict[str, Any]) -> list[Entry]:
@@ -47,16 +65,16 @@ def seen_version(store: Store, kind: kinds.Kind = kinds.SERVICE, name: str = "de
 def test_children_are_found_by_label_and_sorted_into_the_snapshot() -> None:
     store = Store()
     store.put(kinds.DFLASH_DEPLOYMENT, deployment())
-    store.put(kinds.DEPLOYMENT, child(kinds.DEPLOYMENT, "demo-a"))
-    store.put(kinds.CONTROLLER_REVISION, child(kinds.CONTROLLER_REVISION, "demo-a"))
+    store.put(kinds.DEPLOYMENT, workload())
+    store.put(kinds.CONTROLLER_REVISION, revision())
     store.put(kinds.SERVICE, child())
     store.put(kinds.POD, pod())
     store.put(kinds.SERVICE, child(name="stranger", metadata={"labels": {}}))
     snapshot = store.snapshot(KEY)
     assert snapshot.deployment is not None
     assert [item["metadata"]["name"] for item in (*snapshot.revisions, *snapshot.workloads, *snapshot.others)] == [
-        "demo-a",
-        "demo-a",
+        "demo-raaaaaaa",
+        "demo-raaaaaaa",
         "demo",
     ]
     assert [item.name for item in snapshot.pods] == ["demo-x"]
@@ -180,8 +198,8 @@ def test_a_pod_that_stays_unschedulable_is_news_once() -> None:
 
 def test_the_jobs_of_a_deployment_are_among_its_other_children_with_their_status() -> None:
     store = Store()
-    store.put(kinds.JOB, child(kinds.JOB, "demo-a-fetch", status={"active": 1}))
-    assert store.put(kinds.JOB, child(kinds.JOB, "demo-a-fetch", version=2, status={"succeeded": 1})) == NEWS
+    store.put(kinds.JOB, child(kinds.JOB, f"demo-{HASH}-fetch", status={"active": 1}))
+    assert store.put(kinds.JOB, child(kinds.JOB, f"demo-{HASH}-fetch", version=2, status={"succeeded": 1})) == NEWS
     [job] = store.snapshot(KEY).others
     assert (job["kind"], job["status"]) == ("Job", {"succeeded": 1})
 
@@ -220,3 +238,101 @@ def test_optional_kinds_are_shown_as_served() -> None:
     assert store.snapshot(KEY).kinds == frozenset()
     store.served = frozenset(kinds.STORED)
     assert store.snapshot(KEY).kinds == {"LeaderWorkerSet", "PodMonitor"}
+
+
+def door(store: Store) -> tuple[list[str], tuple[str, ...]]:
+    """Returns the names of the members of a snapshot, and its strangers."""
+    seen = store.snapshot(KEY)
+    objects = [f"{item['kind']} {item['metadata']['name']}" for item in (*seen.revisions, *seen.workloads, *seen.others)]
+    return [*objects, *(f"Pod {item.name}" for item in seen.pods)], seen.strangers
+
+
+def put(store: Store, *objects: dict[str, Any]) -> None:
+    for item in objects:
+        store.put(kinds.kind_of(item), item)
+
+
+def test_a_stranger_is_named_and_stays_outside_with_its_pods() -> None:
+    store = Store()
+    put(store, revision(), workload(), pod(), workload("demo-debug"), pod(name="copied", owner="demo-debug"), child(name="gateway"))
+    put(store, child(kinds.POD, "bare"), revision("other-rbbbbbbb"), child(kinds.JOB, "demo-raaaaaaa-fetch-by-hand"))
+    members, strangers = door(store)
+    assert members == [f"ControllerRevision demo-{HASH}", f"Deployment demo-{HASH}", "Pod demo-x"]
+    assert strangers == (
+        "ControllerRevision other-rbbbbbbb",
+        "Deployment demo-debug",
+        "Job demo-raaaaaaa-fetch-by-hand",
+        "Pod bare",
+        "Service gateway",
+    )
+    assert [(key, item.name) for key, item in store.pods()] == [(KEY, "demo-x")]
+    assert [item["metadata"]["name"] for item in store.revisions()] == [f"demo-{HASH}"]
+
+
+@pytest.mark.parametrize("copy", [workload, revision])
+@pytest.mark.parametrize("label", [HASH, "rbbbbbbb"])
+def test_a_copy_under_another_name_that_could_be_ours_disagrees_with_its_record(copy: Any, label: str) -> None:
+    store = Store()
+    copied = copy("demo-rbbbbbbb", **{names.LABEL_REVISION: label})
+    put(store, copied)
+    assert door(store) == ([], (f"{copied['kind']} demo-rbbbbbbb",))
+
+
+@pytest.mark.parametrize("made", [workload, revision])
+def test_a_record_of_an_earlier_operator_is_judged_by_name_and_label(made: Any) -> None:
+    old = {"inputs": {"anything": "in any canonical form"}}
+    store = Store()
+    put(store, made(f"demo-{HASH}", old), made("demo-rbbbbbbb", old))
+    members, strangers = door(store)
+    kind = made()["kind"]
+    assert (members, strangers) == ([f"{kind} demo-{HASH}"], (f"{kind} demo-rbbbbbbb",))
+
+
+def test_a_revision_label_that_was_edited_disowns_nothing() -> None:
+    store = Store()
+    put(store, workload(**{names.LABEL_REVISION: "edited"}))
+    assert door(store) == ([f"Deployment demo-{HASH}"], ())
+
+
+def test_a_workload_without_its_record_is_ours_while_its_revision_is() -> None:
+    store = Store()
+    put(store, workload(record=None))
+    assert door(store) == ([], (f"Deployment demo-{HASH}",))
+    put(store, revision())
+    assert door(store)[0] == [f"ControllerRevision demo-{HASH}", f"Deployment demo-{HASH}"]
+
+
+def test_a_revision_without_our_inputs_is_not_ours_and_what_a_controller_derives_is_not_news() -> None:
+    store = Store()
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"demo-{HASH}", "uid": "set", "controller": True}
+    derived = revision(f"demo-{HASH}-5d8f", {"spec": {}})
+    derived["metadata"]["ownerReferences"] = [owner]
+    put(store, derived, revision("demo-rbbbbbbb", {"spec": {}}))
+    assert door(store) == ([], ("ControllerRevision demo-rbbbbbbb",))
+
+
+def test_many_pods_of_one_stranger_are_one_name() -> None:
+    store = Store()
+    put(store, *(pod(name=f"copied-{number}", owner="demo-debug") for number in range(50)))
+    assert door(store) == ([], ("Deployment demo-debug",))
+
+
+def test_a_stranger_that_has_a_name_we_need_is_shown_until_it_is_gone() -> None:
+    store = Store()
+    copied = workload("demo-rbbbbbbb")
+    identity = (kinds.DEPLOYMENT, "ns", "demo-rbbbbbbb")
+    put(store, copied)
+    assert store.belongs(identity) is None
+    store.claim(KEY, kinds.DEPLOYMENT, copied)
+    put(store, {**copied, "metadata": copied["metadata"] | {"resourceVersion": "2"}})
+    assert door(store) == (["Deployment demo-rbbbbbbb"], ())
+    store.remove(kinds.DEPLOYMENT, {**copied, "metadata": copied["metadata"] | {"resourceVersion": "3"}})
+    store.unclaim(KEY, identity)
+    assert door(store) == ([], ())
+
+
+def test_pods_of_a_copy_whose_name_could_be_ours_are_its_own() -> None:
+    store = Store()
+    put(store, workload(), pod(), pod(name="copied", owner="demo-rbbbbbbb"), workload("demo-rbbbbbbb"))
+    assert door(store) == ([f"Deployment demo-{HASH}", "Pod demo-x"], ("Deployment demo-rbbbbbbb",))
+    assert [item.name for _, item in store.pods()] == ["demo-x"]

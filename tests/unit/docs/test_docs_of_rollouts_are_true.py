@@ -19,10 +19,11 @@ from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec
 from dflash_controller.model.change import Part
-from dflash_controller.planning.replicas.next_replicas import Budget, rollout_goals
+from dflash_controller.planning.replicas.next_replicas import Budget
 from dflash_controller.planning.revisions.diff import question
 from dflash_controller.planning.revisions.outcome import Phase
 from dflash_controller.planning.revisions.revision import Revision, read
+from dflash_controller.planning.rollout.movement import Movement, goals
 from tests.support.planning_world import World
 
 PAGES = ("reference/rollouts.md", "explanation/analysis.md", "how-to/change-a-drafter.md")
@@ -148,9 +149,10 @@ def test_defaults_told_by_descriptions_of_the_rollout_are_those_of_the_code() ->
 def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
         **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
-        "pod_failures": "planning.state",
-        "surge": "planning.rollout",
+        "pod_troubles": "planning.state",
+        **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
+        "slots": "observe.probe",
     }
     rows = table("Number")
     assert len(rows) >= 20
@@ -170,8 +172,9 @@ def test_the_budget_of_every_example_is_what_the_arithmetic_gives() -> None:
         spec = parsed(replicas=int(count), rollout=written)
         effective = effective_rollout(spec)
         budget = Budget(replicas(spec), effective.max_surge, effective.max_unavailable)
-        goals = rollout_goals(budget, "stable", "candidate")
-        assert (f"{goals['stable']} + {goals['candidate']}", budget.floor, budget.ceiling) == (shared, int(at_least), int(at_most))
+        moving = {"stable": Movement.FROZEN, "candidate": Movement.FILLING}
+        reached = goals(budget, (), moving, "stable", "candidate")
+        assert (f"{reached['stable']} + {reached['candidate']}", budget.floor, budget.ceiling) == (shared, int(at_least), int(at_most))
 
 
 def test_reasons_named_by_the_pages_exist() -> None:

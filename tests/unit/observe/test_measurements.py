@@ -65,6 +65,7 @@ class Fleet:
         assert stable is not None
         self.stable = stable.hash
         labels = {names.LABEL_REVISION: self.stable, names.LABEL_ROLE: "engine", names.LABEL_BLOCK_SIZE: "16"}
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{KEY.name}-{self.stable}", "uid": "set", "controller": True}
         self.store.put(
             kinds.POD,
             {
@@ -73,6 +74,7 @@ class Fleet:
                     "name": "demo-x",
                     "uid": "x",
                     "resourceVersion": "1",
+                    "ownerReferences": [owner],
                     "labels": names.child_labels(KEY.name) | labels,
                 },
                 "spec": {"nodeName": "n1"},

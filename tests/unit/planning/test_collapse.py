@@ -9,7 +9,7 @@ import pytest
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.tuner.learned import Learned
-from tests.support.planning_world import PASSED, UNDECIDED, World
+from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
 from tests.unit.planning.test_rollouts import phase, replicas
 
@@ -137,3 +137,19 @@ def test_an_operator_that_ends_between_two_writes_finishes_what_it_began() -> No
         quiet(world)
         world.settle()
         assert (block(world), states(world)) == ("off", {1: "Failed", 2: "Stable"}), dies_after
+
+
+def test_a_collapse_is_acted_upon_while_the_users_drafter_is_rolled_back() -> None:
+    world = served()
+    world.judgement = FAILED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert phase(world) == "RolledBack"
+    failed = world.deployment["status"]["rollout"]["revision"]
+    world.judgement = UNDECIDED
+    collapse(world)
+    assert block(world) == "off"
+    assert states(world) == {1: "Failed", 2: "Failed", 3: "Stable"}
+    assert (world.condition("Stalled"), world.condition("Reconciling"), phase(world)) == ("True", "False", "RolledBack")
+    assert world.deployment["status"]["rollout"]["revision"] == failed
+    assert sum(replicas(world).values()) == 3

@@ -76,6 +76,7 @@ policies = st.one_of(
 accidents = st.one_of(
     st.sampled_from(["fix", "hang", "end", "overdue", "in time", "scaled by hand"]).map(lambda what: (what, None)),
     st.tuples(st.sampled_from(["crash", "crash for good"]), st.sampled_from(["candidate", "stable", "any"])),
+    st.tuples(st.sampled_from(["image", "quota"]), st.sampled_from(["candidate", "stable"])),
     st.sampled_from([None, 0, 2, 3, 4, 6]).map(lambda count: ("capacity", count)),
     st.tuples(st.sampled_from(["node dies", "node returns"]), st.sampled_from(NODES[:3])),
 )
@@ -174,6 +175,8 @@ class DeploymentMachine(RuleBasedStateMachine):
         match what:
             case "crash" | "crash for good":
                 self._crash(which, 5 if what == "crash for good" else 3)
+            case "image" | "quota":
+                self._refuse(what, which)
             case "fix":
                 self._fix()
             case "hang":
@@ -260,11 +263,13 @@ class DeploymentMachine(RuleBasedStateMachine):
             # All replicas were scaled away in the middle of a trial: it goes on when there are some.
             self._edit({"replicas": 1})
             self._settle()
+        if world.deployment["status"]["rollout"]["reason"] == "ScaledToOne":
+            # The trial waits for a second replica.
+            self._edit({"replicas": 2})
+            self._settle()
         if world.deployment["status"]["rollout"]["phase"] == "Held":
             # Only what is documented to wait for a human does, and one word from a human is enough.
-            assert world.reason("Stalled") in ("AnalysisFailed", "EngineFailing", "InsufficientAccelerators", "Unschedulable"), (
-                world.reason("Stalled")
-            )
+            assert world.reason("Stalled") in ("AnalysisFailed", "EngineFailing", "ImageUnavailable"), world.reason("Stalled")
             assert world.serving() >= watch.replicas
             world.deployment["metadata"].setdefault("annotations", {})[names.ANNOTATION_PROMOTE] = world.deployment["status"][
                 "candidateRevision"
@@ -334,7 +339,19 @@ class DeploymentMachine(RuleBasedStateMachine):
                 if whose == "any":
                     return
 
+    def _refuse(self, what: str, whose: str) -> None:
+        """New pods of a revision cannot start: their image is gone, or a quota refuses them."""
+        now = scene(self.world)
+        chosen = [item.name for item in now.of_state("Candidate")] if whose == "candidate" else [now.in_force or ""]
+        for name in chosen:
+            if what == "image":
+                self.world.troubles[name.removeprefix("chat-")] = {"waiting_reason": "ImagePullBackOff", "container": "engine"}
+            else:
+                self.world.refused[name.removeprefix("chat-")] = "exceeded quota: gpus"
+
     def _fix(self) -> None:
+        self.world.troubles.clear()
+        self.world.refused.clear()
         for pod in self.world.pods.values():
             pod["broken"] = False
 

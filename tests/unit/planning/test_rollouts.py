@@ -272,6 +272,19 @@ def test_outside_the_window_a_rollout_waits_and_one_under_way_is_carried_on() ->
     assert phase(world) == "Completed"
 
 
+def test_the_deadline_is_later_by_what_the_candidates_probe_has_waited_for_others() -> None:
+    world = on_trial(rollout={"deadline": "1h"})
+    _, candidate = world.deployment["status"]["candidateRevision"].rsplit("-", 1)
+    world.probe_waited_s = {candidate: 1800.0, "another": 9000.0}
+    world.advance(5399)
+    world.settle()
+    assert phase(world) == "Analyzing"
+    assert "the deadline is 2026-01-01 01:30 UTC" in world.deployment["status"]["rollout"]["message"]
+    world.advance(2)
+    world.settle()
+    assert phase(world) == "Held"
+
+
 @pytest.mark.parametrize(
     ("choice", "end", "reason"),
     [("Hold", "Held", "AnalysisDeadlineExceeded"), ("Promote", "Completed", "Completed"), ("Rollback", "RolledBack", "Inconclusive")],
@@ -347,6 +360,9 @@ def test_a_stable_revision_that_serves_nobody_is_left_without_a_comparison() -> 
         pod.update(broken=True, ready=False)
     world.edit(set_drafter(COMMIT))
     world.settle()
+    assert (phase(world), world.serving()) == ("Analyzing", 1)
+    world.advance(181)
+    world.settle()
     assert (phase(world), world.serving()) == ("Completed", 3)
 
 
@@ -366,15 +382,27 @@ def test_a_surge_without_accelerators_takes_the_place_of_a_replica() -> None:
     assert (phase(world), sum(replicas(world).values())) == ("Analyzing", 3)
 
 
-def test_a_surge_without_accelerators_and_without_another_way_is_held_and_everything_serves() -> None:
+def test_a_surge_without_accelerators_and_without_another_way_waits_for_room_and_everything_serves() -> None:
     world = settled(replicas=3, rollout={"maxSurge": 1, "maxUnavailable": 0})
     world.capacity = 3
     world.edit(set_drafter(COMMIT))
     world.settle()
-    world.advance(301)
+    for seconds in (301, 86400):
+        world.advance(seconds)
+        world.settle()
+        assert (phase(world), world.reason("RolloutHealthy"), world.condition("Stalled")) == ("Held", "InsufficientAccelerators", "False")
+        # The pending pod is what an autoscaler sees.
+        assert (world.serving(), len(world.pods)) == (3, 4)
+    world.capacity = None
     world.settle()
-    assert (phase(world), world.reason("Stalled"), world.serving()) == ("Held", "InsufficientAccelerators", 3)
-    assert len(world.pods) == 3
+    assert phase(world) == "Completed"
+
+
+def test_a_surge_without_accelerators_goes_on_when_a_replica_may_be_replaced() -> None:
+    world = settled(replicas=3, rollout={"maxSurge": 1, "maxUnavailable": 0})
+    world.capacity = 3
+    world.edit(set_drafter(COMMIT))
+    world.settle()
     world.edit(lambda spec: spec.update(rollout={"maxSurge": 0, "maxUnavailable": 1}))
     world.settle()
     assert phase(world) == "Completed"

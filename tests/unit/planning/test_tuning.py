@@ -387,3 +387,113 @@ def test_pods_that_became_ready_after_the_last_round_are_not_called_unmeasured(p
     world.metrics = MetricsHealth(False, Reason.METRICS_STALE, "The newest samples are too old")
     world.reconcile()
     assert policy.asked[-1].metrics == "The newest samples are too old"
+
+
+def rolled_back(**spec: Any) -> World:
+    """A settled deployment whose user's drafter was tried and failed."""
+    world = tuned(**spec)
+    world.judgement = FAILED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert (phase(world), block(world)) == ("RolledBack", "16")
+    return world
+
+
+def shown(world: World) -> dict[str, tuple[str, str]]:
+    return {kind: (world.condition(kind), world.reason(kind)) for kind in ("Ready", "Reconciling", "Stalled")}
+
+
+SHOWN_AS_ROLLED_BACK = {"Ready": ("False", "RolledBack"), "Reconciling": ("False", "RolledBack"), "Stalled": ("True", "RolledBack")}
+
+
+@pytest.mark.parametrize("judgement", [PASSED, FAILED])
+def test_what_serves_is_tuned_while_the_users_drafter_is_rolled_back_and_that_stays_shown(policy: Policy, judgement: Any) -> None:
+    world = rolled_back()
+    stable, failed = world.deployment["status"]["stableRevision"], world.deployment["status"]["rollout"]["revision"]
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    for _ in range(8):
+        world.reconcile()
+        assert shown(world) == SHOWN_AS_ROLLED_BACK
+        world.controllers()
+    assert policy.asked[-1].frozen == f"{candidate(world)} is on trial"
+    assert (phase(world), replicas(world)) == ("Analyzing", {stable: 2, candidate(world): 1})
+    tried = candidate(world)
+    inputs = {name: world.children["ControllerRevision", name]["data"]["inputs"] for name in (stable, tried)}
+    assert inputs[tried] == inputs[stable], "stable with another block size, not the drafter that failed"
+    world.judgement = judgement
+    if judgement is FAILED:
+        policy.wants = None
+    for _ in range(20):
+        world.reconcile()
+        assert shown(world) == SHOWN_AS_ROLLED_BACK
+        world.controllers()
+    assert block(world) == ("8" if judgement is PASSED else "16")
+    assert (phase(world), world.deployment["status"]["rollout"]["revision"]) == ("RolledBack", failed)
+    assert world.serving() == 3
+    assert list(replicas(world)) == [world.deployment["status"]["stableRevision"]]
+    # The failure is forgotten when the spec asks for something else, as ever, and the tuned block stays.
+    world.judgement = PASSED
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    assert (phase(world), world.condition("Ready"), block(world)) == ("Completed", "True", "8" if judgement is PASSED else "16")
+
+
+def test_a_change_of_the_tuner_that_was_promoted_is_shown_until_every_replica_has_it(policy: Policy) -> None:
+    world = rolled_back(replicas=4)
+    world.judgement, policy.wants = PASSED, Fixed(8)
+    seen: list[tuple[str, str]] = []
+    for _ in range(30):
+        world.reconcile()
+        rollout = world.deployment["status"]["rollout"]
+        if not seen or seen[-1] != (rollout["phase"], rollout["revision"]):
+            seen.append((rollout["phase"], rollout["revision"]))
+        world.controllers()
+    tried = world.deployment["status"]["stableRevision"]
+    assert [phase for phase, revision in seen if revision == tried] == ["Preparing", "Canary", "Analyzing", "Progressing"]
+    assert [phase for phase, revision in seen if revision != tried] == ["RolledBack"]
+
+
+def test_a_new_change_of_the_user_ends_what_the_tuner_tries_beside_a_failure(policy: Policy) -> None:
+    world = rolled_back()
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    tried = candidate(world)
+    world.edit(set_drafter("d" * 40))
+    world.settle()
+    assert candidate(world) != tried
+    assert world.condition("Stalled") == "False"
+    assert states(world) == {1: "Stable", 2: "Superseded", 3: "Superseded", 4: "Candidate"}
+
+
+def test_advice_beside_a_failure_changes_nothing(policy: Policy) -> None:
+    world = rolled_back(tuning={"mode": "Advise"})
+    policy.wants = Fixed(8)
+    world.settle()
+    assert policy.asked[-1].frozen == ""
+    assert (block(world), states(world)) == ("16", {1: "Stable", 2: "Failed"})
+
+
+def test_a_block_that_failed_for_the_user_is_closed_to_the_tuner(policy: Policy) -> None:
+    world = tuned()
+    world.judgement = FAILED
+    world.edit(lambda spec: spec.update(blockSize=8))
+    world.settle()
+    assert (phase(world), block(world)) == ("RolledBack", "16")
+    world.judgement, policy.wants = PASSED, Fixed(8)
+    world.advance(7 * 86400)
+    world.settle()
+    assert (block(world), states(world)) == ("16", {1: "Stable", 2: "Failed"})
+    assert policy.asked[-1].policy.block_sizes == (16,)
+    assert shown(world) == SHOWN_AS_ROLLED_BACK
+
+
+def test_a_trial_of_the_tuner_that_fails_never_calls_anybody(policy: Policy) -> None:
+    world = tuned()
+    world.judgement, policy.wants = FAILED, Fixed(8)
+    for _ in range(20):
+        world.reconcile()
+        assert (world.condition("Stalled"), world.condition("Reconciling")) == ("False", "False")
+        if "Failed" in states(world).values():
+            policy.wants = None
+        world.controllers()
+    assert (phase(world), block(world)) == ("Completed", "16")

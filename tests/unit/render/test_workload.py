@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dflash_controller.render.prefetch import prefetch_jobs
 from dflash_controller.render.startup import progress_deadline_s, startup_budget_s
-from tests.support.render_inputs import REVISION, deployment, engine_container, pod_templates, rendered_workload, resolved
+from tests.support.render_inputs import REVISION, deployment, engine_container, parsed, pod_templates, rendered_workload, resolved
 
 TWO_NODES: dict[str, Any] = {"parallelism": {"tensor": 16, "nodes": 2}}
 
@@ -217,6 +218,27 @@ def test_unicode_in_a_model_id_reaches_the_command_line_only() -> None:
         assert str(part).isascii()
 
 
-def test_a_host_path_is_mounted() -> None:
-    volumes = pod(deployment(storage={"hostPath": {"path": "/mnt/models/qwen"}}))["volumes"]
-    assert {"name": "storage", "hostPath": {"path": "/mnt/models/qwen", "type": "DirectoryOrCreate"}} in volumes
+@pytest.mark.parametrize(
+    ("path", "roots", "volume", "sub_path"),
+    [
+        ("/mnt/models/qwen/a", ["/mnt", "/mnt/models", "/mnt/mod"], "/mnt/models", "qwen/a"),
+        ("/mnt/models/qwen/", ["/mnt/models/"], "/mnt/models", "qwen"),
+        ("/mnt/models", ["/mnt/models"], "/mnt/models", None),
+        ("/mnt/models", ["/"], "/", "mnt/models"),
+        ("/mnt/models", ["/srv"], "/mnt/models", None),
+    ],
+)
+def test_a_host_path_is_mounted_as_a_part_of_its_allowed_directory_which_no_symbolic_link_can_leave(
+    path: str, roots: list[str], volume: str, sub_path: str | None
+) -> None:
+    obj = deployment(storage={"hostPath": {"path": path}})
+    spec = pod_templates(rendered_workload(obj, roots))["engine"]["spec"]
+    assert {"name": "storage", "hostPath": {"path": volume, "type": "DirectoryOrCreate"}} in spec["volumes"]
+    [mount] = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "storage"]
+    assert mount == {"name": "storage", "mountPath": "/var/lib/dflash"} | ({"subPath": sub_path} if sub_path else {})
+    [job] = prefetch_jobs("qwen", "ns", "r1", parsed(obj), resolved(obj), ["n1"], roots)
+    fetching = job["spec"]["template"]["spec"]
+    assert [item for item in fetching["volumes"] if item["name"] == "storage"] == [
+        item for item in spec["volumes"] if item["name"] == "storage"
+    ]
+    assert mount in fetching["containers"][0]["volumeMounts"]

@@ -27,6 +27,7 @@ class Probes:
         self.log: list[tuple[float, str, str]] = []
         self.outcome = outcome
         self.runs = self.inside = self.most = 0
+        self.waited: dict[Key, float] = {}
         self.closed = False
 
     def note(self, what: str, asked: ProbeRequest) -> None:
@@ -49,6 +50,12 @@ class Probes:
         if (error := self.outcome(number)) is not None:
             raise error
         return ProbeRuns(ProbeRun("new", asked.prompts_name, (), float(number)), None)
+
+    def waited_s(self, key: Key) -> float:
+        return self.waited.get(key, 0.0)
+
+    def forget(self, key: Key) -> None:
+        self.waited.pop(key, None)
 
     async def close(self) -> None:
         self.closed = True
@@ -162,34 +169,38 @@ def test_a_failed_run_that_nobody_wants_is_not_tried_again() -> None:
     assert len(play(Scene(lambda _: ProbeError("no")), story)) == 2
 
 
-def test_eight_run_at_a_time_and_the_others_follow_in_the_order_they_asked() -> None:
-    keys = [Key("ns", f"d{number:02}") for number in range(20)]
-
+def test_no_run_waits_for_the_end_of_another() -> None:
     async def story(scene: Scene) -> None:
-        for key in keys:
+        for number in range(500):
+            key = Key("ns", f"d{number}")
             scene.prober.want(key, replace(ASKED, key=key))
-        await asyncio.sleep(5)
-        scene.prober.want(keys[10], None)
-        await asyncio.sleep(100)
+        await asyncio.sleep(11)
 
     scene = Scene()
-    log = play(scene, story)
-    started = [name for _, what, name in log if what == "begins"]
-    assert started == [key.name for key in keys if key is not keys[10]], "one that gave up its place in the queue holds nobody up"
-    assert scene.probes.most == 8
-    assert [at for at, what, _ in log if what == "begins"] == [0] * 8 + [10] * 8 + [20] * 3
+    assert {at for at, what, _ in play(scene, story) if what == "begins"} == {0}
+    assert scene.probes.most == 500
 
 
-def test_one_that_waits_to_try_again_holds_no_slot() -> None:
-    keys = [Key("ns", f"d{number:02}") for number in range(9)]
-
+def test_what_a_candidates_probe_has_waited_is_told_in_whole_steps_until_another_candidate_is_probed() -> None:
     async def story(scene: Scene) -> None:
-        for key in keys:
-            scene.prober.want(key, replace(ASKED, key=key))
-        await asyncio.sleep(25)
+        scene.prober.want(KEY, replace(ASKED, candidate=None))
+        scene.probes.waited[KEY] = 100.0
+        assert scene.prober.waited_s(KEY) == {}
+        scene.prober.want(KEY, ASKED)
+        assert scene.prober.waited_s(KEY) == {}, "what stable's answers waited was before the trial"
+        scene.probes.waited[KEY] = 301.0
+        await asyncio.sleep(11)
+        scene.prober.want(KEY, None)
+        assert scene.prober.waited_s(KEY) == {"new": 600.0}, "the trial goes on after its probe"
+        scene.prober.want(KEY, replace(ASKED, candidate=replace(NEW, pod="another")))
+        assert scene.prober.waited_s(KEY) == {"new": 600.0}
+        scene.prober.want(KEY, replace(ASKED, candidate=replace(NEW, revision="newer")))
+        assert scene.prober.waited_s(KEY) == {}
+        scene.probes.waited[KEY] = 301.0
+        scene.prober.forget(KEY)
+        assert scene.prober.waited_s(KEY) == {}
 
-    log = play(Scene(lambda number: ProbeError("no") if number <= 8 else None), story)
-    assert (10, "begins", "d08") in log
+    play(Scene(), story)
 
 
 def test_the_background_part_ends_every_run_with_itself() -> None:

@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_controller.planning.replicas.next_replicas import Budget, Pool, next_replicas, rollout_goals
-
-
-def test_a_canary_takes_the_place_of_one_stable_replica_without_surge() -> None:
-    assert rollout_goals(Budget(3, 0, 1), "old", "new") == {"new": 1, "old": 2}
-
-
-def test_a_canary_is_extra_with_surge() -> None:
-    assert rollout_goals(Budget(3, 1, 0), "old", "new") == {"new": 1, "old": 3}
+from dflash_controller.planning.replicas.next_replicas import Budget, Pool, next_replicas
 
 
 def test_growth_waits_for_terminating_pods() -> None:
@@ -61,9 +53,7 @@ def states(draw: st.DrawFn) -> tuple[Budget, list[Pool], dict[str, int]]:
         pools.append(
             Pool(name, wanted, existing, draw(st.integers(0, existing)), draw(st.integers(0, 2)), draw(st.booleans()), draw(st.booleans()))
         )
-    stable, candidate = draw(st.sampled_from([("a", "b"), ("a", None), (None, "b"), ("c", "d")]))
-    limits = Budget(replicas, surge, unavailable)
-    return limits, pools, rollout_goals(limits, stable, candidate)
+    return Budget(replicas, surge, unavailable), pools, draw(st.dictionaries(st.sampled_from("abcd"), pool_sizes))
 
 
 @settings(max_examples=400, deadline=None)
@@ -121,7 +111,7 @@ def test_a_rollout_ends_within_the_budget(replicas: int, surge: int, unavailable
         assert serving >= limits.floor
         assert sum(pool.existing + pool.terminating for pool in pools) <= limits.ceiling
         promoted = promoted or world.ready.get("new", 0) > 0
-        goals = rollout_goals(limits, "new", None) if promoted else rollout_goals(limits, "old", "new")
+        goals = {"new": replicas} if promoted else {"new": 1, "old": replicas - (0 if surge else 1)}
         world.turn(next_replicas(limits, pools, goals))
         if world.ready == {"old": 0, "new": replicas}:
             return

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_controller.planning.state.blockers import refused
+from dflash_controller.planning.state.blockers import refused_write
 
 _TYPED = "failed to create typed patch object (ns/x; {}): {}: field not declared in schema"
 
 
 @pytest.mark.parametrize(
-    ("message", "forbidden", "reason"),
+    ("message", "forbidden", "passing", "reason"),
     [
-        (_TYPED.format("apps/v1, Kind=Deployment", ".spec.template.spec.affinity.nodeAffinity.foo"), False, "InvalidSpec"),
-        (_TYPED.format("serving.dflash.io/v1alpha1, Kind=DFlashDeployment", ".status.rollout.reason"), False, "DefinitionOutdated"),
-        ("services is forbidden", True, "PermissionDenied"),
+        (_TYPED.format("apps/v1, Kind=Deployment", ".spec.template.spec.affinity.nodeAffinity.foo"), False, False, "InvalidSpec"),
+        (_TYPED.format("serving.dflash.io/v1alpha1, Kind=DFlashDeployment", ".status.rollout.reason"), False, False, "DefinitionOutdated"),
+        ("services is forbidden", True, False, "PermissionDenied"),
+        ('services "chat" is forbidden: exceeded quota: lb, requested: services.loadbalancers=1, limited: 0', True, False, "QuotaExceeded"),
+        ('admission webhook "policy.example" denied the request: no team label', True, False, "AdmissionDenied"),
+        ('admission webhook "policy.example" denied the request: no team label', False, False, "AdmissionDenied"),
+        ('Internal error occurred: failed calling webhook "policy.example": connection refused', False, True, "WritesFail"),
     ],
 )
-def test_a_refusal_is_named_by_whose_matter_it_is(message: str, forbidden: bool, reason: str) -> None:
-    assert refused(message, forbidden=forbidden).reason == reason
+def test_a_refusal_is_named_by_whose_matter_it_is(message: str, forbidden: bool, passing: bool, reason: str) -> None:
+    assert refused_write(message, forbidden=forbidden, passing=passing).reason == reason

@@ -84,22 +84,22 @@ def test_other_objects_and_the_jobs_of_other_revisions_do_not_count() -> None:
     [job] = jobs_of(CLAIM)
     other = lived({**job, "metadata": {**job["metadata"], "name": "qwen-rother-fetch"}}, "Failed")
     service = {"kind": "Service", "metadata": {"name": job["metadata"]["name"]}, "status": lived(job, "Complete")["status"]}
-    assert progress([job], [other, service], []) == Progress(PrefetchState.RUNNING, "Job qwen-r7f9c2d41-fetch fetches the weights")
+    assert progress([job], [other, service], []) == Progress(PrefetchState.RUNNING, "Job qwen-r7f6c2d4-fetch fetches the weights")
 
 
 @pytest.mark.parametrize("condition", ["Failed", "FailureTarget"])
 def test_a_failed_job_is_told_with_its_pods_last_words(condition: str) -> None:
     [job] = jobs_of(CLAIM)
-    first = pod(job, name="qwen-r7f9c2d41-fetch-aaaaa", resource_version="99", message="fetch: connection reset")
-    last = pod(job, name="qwen-r7f9c2d41-fetch-bbbbb", resource_version="100", message="fetch: z-lab/x: GatedRepoError: 401")
+    first = pod(job, name="qwen-r7f6c2d4-fetch-aaaaa", resource_version="99", message="fetch: connection reset")
+    last = pod(job, name="qwen-r7f6c2d4-fetch-bbbbb", resource_version="100", message="fetch: z-lab/x: GatedRepoError: 401")
     found = progress([job], [lived(job, condition)], [last, first])
-    assert found == Progress(PrefetchState.FAILED, "Job qwen-r7f9c2d41-fetch failed: fetch: z-lab/x: GatedRepoError: 401")
+    assert found == Progress(PrefetchState.FAILED, "Job qwen-r7f6c2d4-fetch failed: fetch: z-lab/x: GatedRepoError: 401")
 
 
 def test_a_failed_job_whose_pods_are_gone_is_told_with_its_own_words() -> None:
     [job] = jobs_of(CLAIM)
     found = progress([job], [lived(job, "Failed", message="Job was active longer than specified deadline")], [])
-    assert found.message == "Job qwen-r7f9c2d41-fetch failed: Job was active longer than specified deadline"
+    assert found.message == "Job qwen-r7f6c2d4-fetch failed: Job was active longer than specified deadline"
 
 
 def test_one_failed_job_decides_whatever_the_others_do() -> None:
@@ -115,7 +115,7 @@ def test_a_pod_no_node_takes_is_told_while_it_is_waited_for() -> None:
     why = "0/4 nodes are available: persistentvolumeclaim not found."
     waiting = pod(job, phase="Pending", unschedulable=why, unschedulable_since=datetime(2026, 1, 1, tzinfo=UTC))
     found = progress([job], [lived(job)], [waiting])
-    assert found.message == f"Job qwen-r7f9c2d41-fetch fetches the weights. qwen-r7f9c2d41-fetch: {why}"
+    assert found.message == f"Job qwen-r7f6c2d4-fetch fetches the weights. qwen-r7f6c2d4-fetch: {why}"
 
 
 def test_pods_whose_names_were_cut_off_are_told_apart_by_their_node() -> None:

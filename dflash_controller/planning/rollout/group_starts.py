@@ -1,0 +1,32 @@
+"""Stores which groups of an active revision have started, so that a group that crashes in a loop is told from one that loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dflash_controller.api import names
+from dflash_controller.planning.state.child_ownership import ref
+from dflash_controller.planning.state.engine_exits import followed, pods_of
+from dflash_controller.planning.state.plan import Annotate
+from dflash_controller.planning.state.reconcile_state import ReconcileState
+
+
+def note_starts(state: ReconcileState) -> tuple[ReconcileState, list[Annotate]]:
+    """Returns the state with the starts of the active revision, or of the first one, and the write that stores them.
+
+    Nothing is written while all replicas serve, except once to forget the starts of before. Pods of one node count their restarts.
+    """
+    record = state.stable or state.candidate
+    if record is None or record.resolved.nodes == 1:
+        return state, []
+    pool, pods = state.pool(record.hash), pods_of(state, record)
+    if pool.serving >= pool.wanted:
+        trial = replace(record.trial, seen=(), restarts=0)
+    else:
+        trial = followed(record.trial, [pod for pod in pods if not pod.ready or pod.uid in record.trial.seen])
+    if trial == record.trial:
+        return state, []
+    noted = replace(record, trial=trial)
+    records = tuple(noted if item == record else item for item in state.records)
+    state = replace(state, stable=noted) if state.stable else replace(state, candidate=noted)
+    return replace(state, records=records), [Annotate(ref(record.source), {names.ANNOTATION_TRIAL: trial.to_json()})]

@@ -1,0 +1,52 @@
+"""Counts the exits of a revision's engines from what is stored with it and the pods as they are now.
+
+A container that exits is restarted in its pod. A LeaderWorkerSet replaces the whole group instead, and the new pods begin with no restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dflash_controller.api import names
+from dflash_controller.model.snapshot import Pod
+from dflash_controller.planning.replicas.count import engines
+from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.trial_state import Trial
+from dflash_controller.planning.state.reconcile_state import ReconcileState
+
+SEEN_KEPT = 16
+"""UIDs kept of a revision's pods, the newest."""
+_ENDED = ("Failed", "Succeeded")
+
+
+def pods_of(state: ReconcileState, revision: Revision) -> list[Pod]:
+    """Returns the pods of a revision, leaders and workers, with those that are terminating."""
+    served_by = (names.ROLE_ENGINE, names.ROLE_WORKER)
+    return [pod for pod in state.snapshot.pods if pod.revision == revision.hash and pod.role in served_by]
+
+
+def exits(trial: Trial, pods: Sequence[Pod]) -> int:
+    """Returns how many times the candidate's engines have exited, without those that do not count."""
+    alive = {pod.uid for pod in engines(pods) if not pod.terminating and pod.phase not in _ENDED}
+    restarts = sum(pod.restarts for pod in pods if not pod.terminating)
+    gone = sum(uid not in alive for uid in trial.seen)
+    return gone + max(0, restarts - (trial.restarts if alive & set(trial.seen[:1]) else 0))
+
+
+def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
+    """Returns the trial with no exit so far counted."""
+    alive = [pod for pod in pods if not pod.terminating and pod.phase not in _ENDED]
+    leaders = tuple(pod.uid for pod in engines(alive) if pod.node is not None)
+    return replace(trial, seen=leaders, restarts=sum(pod.restarts for pod in alive))
+
+
+def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
+    """Returns the trial with new pods in ``seen`` and without those that were evicted, drained or deleted although they had not failed."""
+    known, leaders = set(trial.seen), engines(pods)
+    ended = {pod.uid for pod in leaders if pod.terminating or pod.phase in _ENDED}
+    counted = trial.restarts if {pod.uid for pod in leaders} & set(trial.seen[:1]) else 0
+    if ended & known and sum(pod.restarts for pod in pods) <= counted:
+        trial = replace(trial, seen=tuple(uid for uid in trial.seen if uid not in ended), restarts=0)
+    new = tuple(pod.uid for pod in leaders if pod.uid not in known | ended and pod.node is not None)
+    return replace(trial, seen=(*trial.seen, *new)[-SEEN_KEPT:]) if new else trial

@@ -1,0 +1,141 @@
+"""Jobs that fetch a candidate's weights: when they are made, left alone, and tried again."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from dflash_controller.planning.state.plan import Apply, Delete
+from dflash_controller.render import prefetch
+from tests.support.planning_world import UNDECIDED, World
+from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
+
+CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "models"}}
+NIGHT = {"window": {"schedule": "0 22 * * *", "duration": "2h", "timeZone": "Europe/Berlin"}}
+
+
+def fetching(**spec: Any) -> World:
+    """A deployment with a new drafter whose weights are being fetched."""
+    world = settled(replicas=3, storage=CLAIM, **spec)
+    world.judgement = UNDECIDED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert len(world.of_kind("Job")) == 1
+    return world
+
+
+def job(world: World) -> dict[str, Any]:
+    [found] = world.of_kind("Job")
+    return found
+
+
+def fail(world: World) -> None:
+    at = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = {"type": "Failed", "status": "True", "message": "backoff limit reached", "lastTransitionTime": at}
+    job(world)["status"] = {"conditions": [condition]}
+    world._touch(job(world))
+
+
+def complete(world: World) -> None:
+    job(world)["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world._touch(job(world))
+
+
+def rollout(world: World) -> tuple[str, str, str]:
+    shown = world.deployment["status"]["rollout"]
+    return shown["phase"], shown["reason"], shown["message"]
+
+
+def test_a_job_that_exists_is_never_applied_again_whatever_another_release_renders() -> None:
+    world = fetching()
+    with patch.object(prefetch, "RESOURCES", {"limits": {"memory": "9Gi"}}):
+        assert not [step for step in world.plan().steps if isinstance(step, Apply) and step.manifest["kind"] == "Job"]
+        assert world.reconcile() == 0
+        assert rollout(world)[:2] == ("Preparing", "Prefetching")
+        job(world)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        assert world.reconcile() == 0, "it is created when the name is free"
+
+
+def test_a_failed_job_is_replaced_after_a_pause_that_grows_with_every_failure() -> None:
+    world = fetching()
+    begun = world.now
+    pauses = []
+    for took_s in (60, 60, 60, 60, 60, 60, 60, 60):
+        world.advance(took_s)
+        fail(world)
+        failed_at, uid = world.now, job(world)["metadata"]["uid"]
+        assert world.reconcile() == 0
+        phase, reason, message = rollout(world)
+        assert (phase, reason, world.condition("Stalled")) == ("Held", "PrefetchFailed", "True")
+        words = message.split("The next attempt is at ")[1]
+        due = datetime.strptime(words[:20], "%Y-%m-%d %H:%M UTC").replace(tzinfo=world.now.tzinfo)
+        while job(world)["metadata"]["uid"] == uid:
+            world.advance(60)
+            world.settle()
+        assert due <= world.now <= due + timedelta(minutes=1, seconds=59)
+        assert rollout(world)[:2] == ("Preparing", "Prefetching")
+        assert world.condition("Stalled") == "False"
+        pauses.append(round((world.now - failed_at).total_seconds() / 60))
+    assert pauses == [10, 12, 25, 51, 103, 120, 120, 120]
+    assert world.now - begun > timedelta(hours=8)
+    complete(world)
+    world.settle()
+    assert rollout(world)[0] == "Analyzing"
+
+
+def test_the_message_of_a_failed_job_says_what_failed_when_it_is_tried_again_and_how_to_go_on_by_hand() -> None:
+    world = fetching()
+    fail(world)
+    world.settle()
+    name, candidate = job(world)["metadata"]["name"], world.deployment["status"]["candidateRevision"]
+    assert rollout(world)[2] == (
+        f"Job {name} failed: backoff limit reached. The next attempt is at 2026-01-01 00:10 UTC, or as soon as the Job is deleted. Decide "
+        f"with kubectl annotate: serving.dflash.io/promote={candidate}, or serving.dflash.io/abort={candidate}"
+    )
+    world.deployment["metadata"]["annotations"] = {"serving.dflash.io/promote": candidate}
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == candidate
+    assert not world.of_kind("Job")
+
+
+def test_a_failed_job_without_a_time_waits_for_a_human() -> None:
+    world = fetching()
+    job(world)["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "no idea"}]}
+    world.advance(10 * 3600)
+    assert not [step for step in world.plan().steps if isinstance(step, Delete)]
+    world.settle()
+    assert "failed: no idea. Delete the Job" in rollout(world)[2]
+
+
+def test_weights_are_fetched_before_the_window_opens_and_no_replica_is_taken() -> None:
+    world = fetching(rollout=NIGHT)
+    phase, reason, message = rollout(world)
+    assert (phase, reason) == ("Preparing", "OutsideWindow")
+    assert message.endswith(f"it opens 2026-01-01 21:00 UTC. Job {job(world)['metadata']['name']} fetches the weights")
+    complete(world)
+    world.settle()
+    assert rollout(world)[2].endswith("it opens 2026-01-01 21:00 UTC")
+    assert len({pod["revision"] for pod in world.pods.values()}) == 1
+    world.advance(21 * 3600)
+    world.settle()
+    assert rollout(world)[0] == "Analyzing"
+
+
+def test_the_probes_reference_is_not_taken_before_the_window_opens() -> None:
+    world = settled(replicas=1, rollout=NIGHT)
+    world.judgement = UNDECIDED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert (rollout(world)[1], world.plan().probe) == ("OutsideWindow", None)
+    world.answering = False
+    world.advance(21 * 3600)
+    world.reconcile()
+    assert rollout(world)[1] == "TakingReference"
+
+
+def test_a_failure_to_fetch_is_shown_before_the_window_opens() -> None:
+    world = fetching(rollout=NIGHT)
+    fail(world)
+    world.settle()
+    assert rollout(world)[:2] == ("Held", "PrefetchFailed")
