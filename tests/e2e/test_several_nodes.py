@@ -328,7 +328,7 @@ def test_a_candidate_that_cannot_start_is_given_up(start_operator: StartOperator
             stack.enter_context(crashing(deployment, role, drafter=BROKEN))
             deployment.patch(drafter={"revision": BROKEN})
         for role, deployment in both.items():
-            rollout = deployment.wait_phase("RolledBack", "Completed", "Held", timeout=240)
+            rollout = deployment.wait_phase("RolledBack", "Completed", "Held", timeout=90)
             assert rollout["phase"] == "RolledBack", rollout
             step(f"crash loop of the {MEMBER[role]}: rolled back ({rollout['reason']}): {deployment.condition('Stalled')[2]}")
     for role, deployment in both.items():
