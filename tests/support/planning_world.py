@@ -215,12 +215,12 @@ class World:
         pods = [self._pod(name, pod) for name, pod in {**self.pods, **self.stranger_pods}.items()]
         served = [item for (kind, _), item in self.children.items() if self.is_served(kind)]
         found = members(
-            [(item, is_generated(item, KEY.name)) for item in _copy([*served, *self.strangers.values()])],
+            [(item, is_generated(item, KEY.name)) for item in (*served, *self.strangers.values())],
             [(pod, is_generated_pod(pod, KEY.name)) for pod in pods],
         )
         return Snapshot(
             KEY,
-            _copy(self.deployment),
+            dict(self.deployment),
             revisions=found.revisions,
             workloads=found.workloads,
             others=found.others,
@@ -496,9 +496,12 @@ class World:
         return (kind, name)
 
     def _fenced(self, ref: Ref) -> dict[str, Any]:
-        item = self.children[self._may_write(ref.kind, ref.name)]
+        key = self._may_write(ref.kind, ref.name)
+        item = self.children[key]
         assert item["metadata"]["uid"] == ref.uid
-        return item
+        # What the operator has seen stays as it was.
+        self.children[key] = {**item, "metadata": _copy(item["metadata"])}
+        return self.children[key]
 
     def _stamped(self, item: dict[str, Any]) -> dict[str, Any]:
         item["metadata"] |= {"uid": f"uid-{next(self.versions)}", "generation": 1}

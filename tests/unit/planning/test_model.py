@@ -59,7 +59,7 @@ SETTLE_ROUNDS = 80
 ROUND_S = 25.0
 STUCK_ROUNDS = 15
 """Minutes after which a candidate that cannot start has been given up."""
-OBSTACLE_ROUNDS = 14
+OBSTACLE_ROUNDS = 12
 
 EVENTS: Counter[tuple[str, str]] = Counter()
 """What happened in which phase, in all sequences."""
@@ -181,6 +181,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._note(f"obstacle: {obstacle}")
         self._heal()
         world.refuses.clear()
+        world.kinds |= {"LeaderWorkerSet", "PodMonitor"}
         spec = {"replicas": replicas, "suspend": None}
         before = world.deployment["spec"].get("blockSize")
         if obstacle == "invalid":
@@ -192,6 +193,8 @@ class DeploymentMachine(RuleBasedStateMachine):
         for _ in range(OBSTACLE_ROUNDS):
             self._turns(1)
             best = max(best, sum(scene(world).serving.values()))
+            if best >= replicas:
+                break
         wanted = replicas if self.watch.invalid else replicas - self.watch.policy.max_unavailable
         if scene(world).revisions:
             assert best >= wanted, f"{best} of {replicas} serve in {OBSTACLE_ROUNDS} rounds"
@@ -578,6 +581,9 @@ class DeploymentMachine(RuleBasedStateMachine):
     def _make_room(self) -> None:
         self.world.capacity, self.world.gated, self.world.overdue = None, False, frozenset()
         self.world.refused.clear()
+        if any(pod["worker"] for pod in self.world.pods.values()):
+            # A group whose worker a dead node holds cannot come back.
+            self.world.dead_nodes = frozenset()
         for pod in self.world.pods.values():
             pod["hangs"] = False
 
@@ -593,7 +599,7 @@ def _state(item: Mapping[str, Any]) -> str:
 PARTS = 2
 """So many processors can share the sequences."""
 SEQUENCES = int(os.environ.get("DFLASH_MODEL_SEQUENCES", "100")) // PARTS
-STEPS = 30
+STEPS = 20
 
 
 @pytest.mark.parametrize("part", range(PARTS))
