@@ -356,7 +356,9 @@ class Watch:
         alike = [item for item in before.revisions.values() if canonical(item.inputs) == canonical(now.inputs)]
         assert not [item for item in alike if item.block == now.block], f"{now} is stored twice"
         if stable in alike and stable is not None:
-            more = {flag for flag in self.world.flags if flag in str(now.runs)} - {flag for flag in self.world.flags if flag in str(stable.runs)}
+            more = {flag for flag in self.world.flags if flag in str(now.runs)} - {
+                flag for flag in self.world.flags if flag in str(stable.runs)
+            }
             assert not more, f"{more} come along with another block size"
 
     def _moved(self, was: Stored, now: Stored, before: Scene) -> None:
@@ -481,7 +483,7 @@ class Watch:
         assert self._lasted(course.served_at, self.policy.deadline_s)
 
     def _movement(self, before: Scene, after: Scene) -> None:
-        """What is right stays; while a candidate is on trial, or the rollout is paused, all others do, but for what is too much or missing."""
+        """What is right stays. While a candidate is on trial or the rollout is paused, others do too, but for what is too much or missing."""
         in_force, candidates = self.in_force, after.of_state("Candidate")
         if in_force is None or self.suspended:
             return

@@ -265,7 +265,9 @@ class World:
         self.failures += 1
         told = {part: error for part, error in refused.items() if self.failures > PASSING_FAILURES or not error.passing}
         if told:
-            blockers = {part: refused_write(error.message, forbidden=error.code == 403, passing=error.passing) for part, error in told.items()}
+            blockers = {
+                part: refused_write(error.message, forbidden=error.code == 403, passing=error.passing) for part, error in told.items()
+            }
             self._write_status(self._decide(replace(self._context(), probes=(), refusals=blockers)))
         return written
 

@@ -96,7 +96,9 @@ policies = st.one_of(
 )
 accidents = st.one_of(
     st.sampled_from(["fix", "hang", "end", "overdue", "in time", "scaled by hand", "gates", "no gates"]).map(lambda what: (what, None)),
-    st.tuples(st.sampled_from(["crash", "crash for good", "flicker", "restarted long ago"]), st.sampled_from(["candidate", "stable", "any"])),
+    st.tuples(
+        st.sampled_from(["crash", "crash for good", "flicker", "restarted long ago"]), st.sampled_from(["candidate", "stable", "any"])
+    ),
     st.tuples(st.sampled_from(["flicker all", "orphan", "delete", "recreate", "worker"]), st.sampled_from(["candidate", "stable"])),
     st.tuples(st.sampled_from(["image", "quota"]), st.sampled_from(["candidate", "stable"])),
     st.tuples(st.sampled_from(["served", "not served"]), st.sampled_from(["LeaderWorkerSet", "PodMonitor"])),
@@ -315,7 +317,11 @@ class DeploymentMachine(RuleBasedStateMachine):
                     item["metadata"]["generation"] += 1
         self._turns(turns, start=start)
 
-    @rule(kind=st.sampled_from(["workload", "ControllerRevision", *ACCESSORIES, "ServiceAccount", STATUS]), refusal=st.sampled_from(REFUSALS), turns=TURNS)
+    @rule(
+        kind=st.sampled_from(["workload", "ControllerRevision", *ACCESSORIES, "ServiceAccount", STATUS]),
+        refusal=st.sampled_from(REFUSALS),
+        turns=TURNS,
+    )
     def refuse_writes(self, kind: str, refusal: Refusal, turns: int) -> None:
         self._note(f"{refusal.code} for {kind}")
         self._refuse_writes(kind, refusal)
@@ -337,7 +343,13 @@ class DeploymentMachine(RuleBasedStateMachine):
                 made["metadata"].pop("ownerReferences", None)
             world.strangers.setdefault((kind, name), made)
             for pod in list(world.pods.values())[:1]:
-                mine = {**pod, "uid": f"theirs-{name}", "workload": name if kind in WORKLOADS else None, "ready": True, "terminating": False}
+                mine = {
+                    **pod,
+                    "uid": f"theirs-{name}",
+                    "workload": name if kind in WORKLOADS else None,
+                    "ready": True,
+                    "terminating": False,
+                }
                 world.stranger_pods[f"{name}-1"] = mine
         self._note("a stranger")
         self._turns(turns)
