@@ -519,7 +519,8 @@ class Watch:
         pin = self._pin(before)
         for item in before.of_state("Stable"):
             right = item.name == pin if pin else self.is_needed(item, before)
-            if right and before.existing.get(item.name, 0):
+            aborted = after.revisions[item.name].state == "Failed"
+            if right and before.existing.get(item.name, 0) and not aborted:
                 assert after.in_force == item.name, f"{item} is asked for, and is replaced"
 
     def _replicas(self, before: Scene, after: Scene) -> None:
@@ -589,7 +590,8 @@ class Watch:
         assert stored is not None
         assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
         needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
-        if "Tuner" in (stored.origin, *(item.origin for item in now.of_state("Candidate"))):
+        running = [item for item in now.revisions.values() if item.name == stored.name or before.existing.get(item.name, 0)]
+        if any(item.origin == "Tuner" for item in (*running, *now.of_state("Candidate"))):
             # Nobody waits for a change of the tuner, so one under way is no reason not to be ready.
             assert sum(before.serving.values()) >= needed, "too few serve, and Ready is True"
             return
