@@ -15,6 +15,8 @@ from dflash_controller.cluster.kinds import Kind
 from dflash_controller.cluster.store import Entry, Store
 from dflash_controller.model.snapshot import Key, Snapshot
 
+AT_ONCE = 50
+"""Objects of a list that are processed before others get their turn on the event loop, such as the renewal of the Lease."""
 NODE_SECONDS = 10.0
 FAILING_SECONDS = 60.0
 """Time for which lists of an optional kind that has been listed before may fail until the kind is left out."""
@@ -220,7 +222,10 @@ class Reader:
                 entries: list[Entry] = []
                 version = 0
                 async for page, list_version in self._client.pages(kind, namespace, selector=selector):
-                    entries += [Entry.of(kind, obj) for obj in page]
+                    for number, obj in enumerate(page):
+                        entries.append(Entry.of(kind, obj))
+                        if number % AT_ONCE == 0:
+                            await asyncio.sleep(0)
                     version = int(list_version)
                 return entries, version
             except Gone:

@@ -118,6 +118,8 @@ class WorkQueue(Generic[K]):
                 if key in self._again:
                     self._again.discard(key)
                     self.add(key)
+            # Work that waits for nothing would otherwise keep the loop from answers and from renewals of the Lease, for a whole fleet.
+            await asyncio.sleep(0)
 
     async def _take(self) -> K | None:
         while not self._closed:

@@ -20,6 +20,8 @@ from dflash_controller.runtime.backlog import Backlog
 from dflash_controller.runtime.metrics import Metrics
 
 FIRST_RETRY_SECONDS = 1.0
+TAKEOVER_SECONDS = 5.0
+"""Time from the begin of leading to the next complete list: what waits for the new leader comes first."""
 SPREAD = 0.2
 """Share of the interval over which the reconciles of unchanged deployments are spread."""
 
@@ -54,13 +56,16 @@ class Resync:
     def lead(self) -> None:
         """Has every deployment looked at from now on.
 
-        The store may lack what happened in the last moments before. So everything is listed once more, beside the first reconciles: these
-        carry preconditions, and read live what they cannot take back.
+        The store may lack what happened in the last moments before. So everything is listed once more, soon after the first reconciles:
+        these carry preconditions, and read live what they cannot take back.
         """
         self._backlog.lead(self._store.keys())
         if self._begun:
-            self._list_now = True
-            self._woken.set()
+            asyncio.get_running_loop().call_later(TAKEOVER_SECONDS, self._list_soon)
+
+    def _list_soon(self) -> None:
+        self._list_now = True
+        self._woken.set()
 
     async def run(self) -> None:
         """Fills the store, retrying while the API server fails, then lists once per interval until cancelled."""

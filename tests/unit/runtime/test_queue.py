@@ -169,3 +169,26 @@ def test_closing_lets_work_finish_and_gives_out_nothing_more() -> None:
         return done
 
     assert run_in_virtual_time(scenario()) == ["a"]
+
+
+def test_work_that_waits_for_nothing_lets_the_loop_run_between_two_keys() -> None:
+    async def scenario() -> None:
+        queue: WorkQueue[int] = WorkQueue()
+        queue.add_all(range(500))
+        done: list[int] = []
+        seen: list[int] = []
+
+        async def work(key: int) -> None:
+            done.append(key)
+            if key == 499:
+                queue.close()
+
+        async def other() -> None:
+            for _ in range(3):
+                seen.append(len(done))
+                await asyncio.sleep(0)
+
+        await asyncio.gather(queue.run(8, work), other())
+        assert max(seen) <= 3 * 8
+
+    run_in_virtual_time(scenario())
