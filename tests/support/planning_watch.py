@@ -483,7 +483,7 @@ class Watch:
         assert self._lasted(course.served_at, self.policy.deadline_s)
 
     def _movement(self, before: Scene, after: Scene) -> None:
-        """What is right stays. While a candidate is on trial or the rollout is paused, so do others, but for what is too much or missing."""
+        """What is right stays. While a candidate is on trial or the rollout is paused, so do others, but for what is too much or lost."""
         in_force, candidates = self.in_force, after.of_state("Candidate")
         if in_force is None or self.suspended:
             return
