@@ -233,7 +233,19 @@ def _before(case: CanaryCase) -> CandidateOutcome:
             jobs=waiting.jobs,
             requeue_after_s=REQUEUE_AFTER_S,
         )
-    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=begun(case.trial))
+    return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=_first(case))
+
+
+def _first(case: CanaryCase) -> Trial:
+    """Returns the trial as it begins. A stable revision that stops for the candidate can be found broken only before it has stopped."""
+    trial, stable = begun(case.trial), case.state.pool(case.stable.hash)
+    if case.concurrent or stable.serving:
+        return trial
+    if not stable.wanted:
+        return replace(trial, stable_down_since=case.trial.stable_down_since)
+    found = pod_failure(case.state, case.stable.hash)
+    broken = found is not None and found.terminal
+    return replace(trial, stable_down_since=case.now.replace(microsecond=0)) if broken else trial
 
 
 def _on_trial(case: CanaryCase) -> CandidateOutcome:
@@ -254,7 +266,7 @@ def _on_trial(case: CanaryCase) -> CandidateOutcome:
         why = "every gate is switched off" if parts else "nothing that could change how it performs has changed"
         return case.promoted(Reason.NOT_COMPARED, f"it serves, and {why}")
     down_left_s = stable_down_left_s(state, case.stable, case.trial)
-    if pool.serving and case.concurrent and down_left_s is not None and down_left_s <= 0:
+    if pool.serving and down_left_s is not None and (down_left_s <= 0 or not case.concurrent):
         message = f"it serves, and {case.stable.name} has not served for so long that there is nothing to compare it with"
         return case.promoted(Reason.STABLE_NOT_SERVING, message)
     return _judged(case, asked, found, down_left_s)

@@ -26,7 +26,10 @@ def ticked(state: ReconcileState, candidate: Revision, trial: Trial, found: Trou
     """Returns the trial with its clocks set for now. ``found`` is the candidate's trouble; None if it has none or serves."""
     now, pods = state.context.now.replace(microsecond=0), pods_of(state, candidate)
     trial = followed(trial, pods)
-    trial = replace(trial, stable_down_since=_since(trial.stable_down_since, now) if _stable_is_down(state) else None)
+    if _stable_is_down(state):
+        trial = replace(trial, stable_down_since=_since(trial.stable_down_since, now))
+    elif not _stable_has_stopped(state):
+        trial = replace(trial, stable_down_since=None)
     if trial.served_at is not None:
         return trial
     kind = found.kind if found else None
@@ -88,6 +91,12 @@ def _stable_is_down(state: ReconcileState) -> bool:
     """Returns whether stable should serve beside the candidate and does not."""
     pool = state.pool(state.stable.hash) if state.stable else None
     return pool is not None and pool.wanted > 0 and pool.serving == 0
+
+
+def _stable_has_stopped(state: ReconcileState) -> bool:
+    """Returns whether stable stopped for the candidate. What was known of it when the trial began stays known."""
+    pool = state.pool(state.stable.hash) if state.stable else None
+    return pool is not None and pool.wanted == 0
 
 
 def _since(since: datetime | None, now: datetime) -> datetime:

@@ -98,3 +98,16 @@ def test_a_stable_revision_that_stopped_for_the_candidate_is_not_called_down() -
         world.advance(600)
         world.settle()
         assert phase(world) == "Analyzing"
+
+
+@pytest.mark.parametrize(("exits", "promoted"), [(5, True), (1, False)])
+def test_a_single_replica_that_was_broken_for_good_lets_the_candidate_pass(exits: int, promoted: bool) -> None:
+    world = settled(replicas=1, tuning={"mode": "Off"})
+    world.judgement, before = UNDECIDED, stable(world)
+    world.troubles[before] = {"restarts": exits, "exit_code": 1, "container": "engine", "waiting_reason": "CrashLoopBackOff"}
+    for pod in world.pods.values():
+        pod["ready"] = False
+    world.reconcile()
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert (stable(world) != before, phase(world)) == ((True, "Completed") if promoted else (False, "Analyzing"))
