@@ -26,11 +26,12 @@ class Cluster(World):
         if self.listed and self.served:
             return replace(whole, kinds=kind)
         known = tuple(item for item in whole.workloads if item["kind"] != "LeaderWorkerSet")
-        return replace(whole, workloads=known, unlisted=kind if self.served else frozenset())
+        return replace(whole, kinds=frozenset(), workloads=known, unlisted=kind if self.served else frozenset())
 
 
 def serving(spec: dict[str, Any]) -> Cluster:
     cluster = Cluster(dict(spec))
+    cluster.kinds = frozenset({"LeaderWorkerSet"})
     cluster.settle()
     assert cluster.deployment["status"]["stableRevision"]
     return cluster
