@@ -28,7 +28,7 @@ from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule, rule_under_obstacle
 from dflash_controller.planning.rollout.group_starts import note_starts
-from dflash_controller.planning.rollout.movement import goals, movements
+from dflash_controller.planning.rollout.movement import Movement, goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
     PINNED,
@@ -279,8 +279,10 @@ def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool
     """Returns the replicas of every revision after this plan."""
     stable, candidate, outcome = state.stable, state.candidate, state.outcome
     if begins and state.stored.stable is not None:
-        # The next evaluation decides what moves. A replica moved until then would load for nothing.
-        return {pool.revision: pool.wanted for pool in state.pools}
+        # The next evaluation decides what moves. A replica moved until then would load for nothing. An edit of replicas counts at once,
+        # because the writes that begin something may be refused for long.
+        kept, serves = {pool.revision: Movement.FROZEN for pool in state.pools}, (stable or state.stored.stable).hash
+        return next_replicas(state.budget, state.pools, goals(state.budget, state.pools, {**kept, serves: Movement.FROZEN}, serves, None))
     budget, canary = state.budget, None
     if stable is not None and candidate is not None and (outcome.tried if outcome else waits and state.pool(candidate.hash).wanted):
         canary = candidate.hash

@@ -495,7 +495,7 @@ class Watch:
             assert has or not paused or by_hand or not after.replicas.get(item.name, 0), f"{item} is tried although the rollout is paused"
         kept = after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
         assert kept, f"{in_force} is right, and shrinks from {before.wanted(in_force)} to {after.wanted(in_force)} of {self.replicas}"
-        if not (paused or self.invalid or candidates):
+        if not (paused or candidates or (self.invalid and self._pin(before) is None)):
             return
         states = {item.name: item.state for item in after.revisions.values()}
         frozen = [

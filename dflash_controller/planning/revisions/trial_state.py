@@ -31,6 +31,8 @@ class Trial:
     seen: tuple[str, ...] = ()
     """UIDs of the pods that answer requests, for pods that got a node. One that ended after a failure and has a successor counts as an
     exit: a LeaderWorkerSet replaces the whole group, and its new pods begin with no restarts."""
+    failed: tuple[str, ...] = ()
+    """Those of ``seen`` in whose group a container has exited. When they are gone, that counts as an exit, and a deletion does not."""
     cannot_start_since: datetime | None = None
     """Since when a container of the candidate cannot be created or started; None if all can."""
     loading_since: datetime | None = None
@@ -60,6 +62,7 @@ class Trial:
             "servedAt": _text(self.served_at),
             "restarts": self.restarts or None,
             "seen": list(self.seen) or None,
+            "failed": list(self.failed) or None,
             "cannotStartSince": _text(self.cannot_start_since),
             "loadingSince": _text(self.loading_since),
             "stableDownSince": _text(self.stable_down_since),
@@ -82,6 +85,7 @@ class Trial:
                 served_at=_time(data.get("servedAt")),
                 restarts=int(data.get("restarts", 0)),
                 seen=_names(data.get("seen")),
+                failed=_names(data.get("failed")),
                 cannot_start_since=_time(data.get("cannotStartSince")),
                 loading_since=_time(data.get("loadingSince")),
                 stable_down_since=_time(data.get("stableDownSince")),

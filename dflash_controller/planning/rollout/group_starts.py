@@ -21,7 +21,7 @@ def note_starts(state: ReconcileState) -> tuple[ReconcileState, list[Annotate]]:
         return state, []
     pool, pods = state.pool(record.hash), pods_of(state, record)
     if pool.serving >= pool.wanted:
-        trial = replace(record.trial, seen=(), restarts=0)
+        trial = replace(record.trial, seen=(), failed=(), restarts=0)
     else:
         trial = followed(record.trial, [pod for pod in pods if not pod.ready or pod.uid in record.trial.seen])
     if trial == record.trial:

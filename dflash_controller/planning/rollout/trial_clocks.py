@@ -58,6 +58,7 @@ def begun(trial: Trial) -> Trial:
         served_at=None,
         restarts=0,
         seen=(),
+        failed=(),
         cannot_start_since=None,
         loading_since=None,
         stable_down_since=None,

@@ -27,26 +27,41 @@ def pods_of(state: ReconcileState, revision: Revision) -> list[Pod]:
 
 
 def exits(trial: Trial, pods: Sequence[Pod]) -> int:
-    """Returns how many times the candidate's engines have exited, without those that do not count."""
-    alive = {pod.uid for pod in engines(pods) if not pod.terminating and pod.phase not in _ENDED}
-    restarts = sum(pod.restarts for pod in pods if not pod.terminating)
+    """Returns how many times the candidate's engines have exited, without those that do not count.
+
+    Once the leader of a group is gone, the exits of what is left of the group are part of that end.
+    """
+    alive = {pod.uid: pod.group for pod in engines(pods) if not pod.terminating and pod.phase not in _ENDED}
+    restarts = sum(pod.restarts for pod in pods if not pod.terminating and pod.group in alive.values())
     gone = sum(uid not in alive for uid in trial.seen)
-    return gone + max(0, restarts - (trial.restarts if alive & set(trial.seen[:1]) else 0))
+    return gone + max(0, restarts - (trial.restarts if alive.keys() & set(trial.seen[:1]) else 0))
 
 
 def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
     """Returns the trial with no exit so far counted."""
     alive = [pod for pod in pods if not pod.terminating and pod.phase not in _ENDED]
     leaders = tuple(pod.uid for pod in engines(alive) if pod.node is not None)
-    return replace(trial, seen=leaders, restarts=sum(pod.restarts for pod in alive))
+    return replace(trial, seen=leaders, failed=(), restarts=sum(pod.restarts for pod in alive))
 
 
 def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
-    """Returns the trial with new pods in ``seen`` and without those that were evicted, drained or deleted although they had not failed."""
+    """Returns the trial with new pods in ``seen``, and without those that were evicted, drained or deleted although they had not failed.
+
+    A LeaderWorkerSet deletes the leader after a pod of its group has exited, and the pod that exited soon after. So an exit is remembered as
+    soon as it is seen.
+    """
     known, leaders = set(trial.seen), engines(pods)
     ended = {pod.uid for pod in leaders if pod.terminating or pod.phase in _ENDED}
-    counted = trial.restarts if {pod.uid for pod in leaders} & set(trial.seen[:1]) else 0
-    if ended & known and sum(pod.restarts for pod in pods) <= counted:
-        trial = replace(trial, seen=tuple(uid for uid in trial.seen if uid not in ended), restarts=0)
+    counted = dict.fromkeys(trial.seen[:1], trial.restarts)
+    exited = {pod.uid for pod in leaders if pod.uid in known and _restarts(pod, pods) > counted.get(pod.uid, 0)}
+    failed = tuple(uid for uid in trial.seen if uid in exited | set(trial.failed))
+    unharmed = ended & known - set(failed)
+    if unharmed:
+        trial = replace(trial, seen=tuple(uid for uid in trial.seen if uid not in unharmed), restarts=0)
     new = tuple(pod.uid for pod in leaders if pod.uid not in known | ended and pod.node is not None)
-    return replace(trial, seen=(*trial.seen, *new)[-SEEN_KEPT:]) if new else trial
+    return replace(trial, seen=(*trial.seen, *new)[-SEEN_KEPT:], failed=failed)
+
+
+def _restarts(leader: Pod, pods: Sequence[Pod]) -> int:
+    """Returns the restarts in the leader's group; those of the pod itself if it has none."""
+    return sum(pod.restarts for pod in pods if pod.uid == leader.uid or (leader.group is not None and pod.group == leader.group))

@@ -25,7 +25,7 @@ SET_UP_S = 120.0
 ENDED_S = 300.0
 """Seconds from its creation in which a pod that a node refused speaks for its successor."""
 WORKERS_S = 60.0
-"""Seconds after its leader in which the workers of a group are created."""
+"""Seconds in which the leaders of a new workload, and after its leader the workers of a group, are created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,10 @@ def _missing(state: ReconcileState, revision: str | None) -> Trouble | None:
         created = [pod.created_at for pod in leaders if pod.created_at]
         oldest = min(created, default=None)
         leaves = any(pod.revision == hash_ and pod.terminating for pod in state.snapshot.pods)
-        late = oldest is not None and state.context.now - oldest >= timedelta(seconds=WORKERS_S)
-        if not leaves and (not leaders or (late and len(pods) < size * len(leaders))):
+        stamp = workload["metadata"].get("creationTimestamp")
+        begun = oldest or (datetime.fromisoformat(stamp) if stamp else None)
+        late = begun is None or state.context.now - begun >= timedelta(seconds=WORKERS_S)
+        if not leaves and late and (not leaders or len(pods) < size * len(leaders)):
             return _trouble(cases.NO_PODS, "the StatefulSet's events name the cause", workload, oldest)
     return None
 

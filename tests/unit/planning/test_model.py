@@ -593,7 +593,7 @@ class DeploymentMachine(RuleBasedStateMachine):
     def _make_room(self) -> None:
         self.world.capacity, self.world.gated, self.world.overdue = None, False, frozenset()
         self.world.refused.clear()
-        if any(pod["worker"] for pod in self.world.pods.values()):
+        if "parallelism" in self.world.deployment["spec"]:
             # A group whose worker a dead node holds cannot come back.
             self.world.dead_nodes = frozenset()
         for pod in self.world.pods.values():

@@ -11,7 +11,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.planning.state.inputs import Blocker
 from dflash_controller.planning.state.plan import Part
-from tests.support.planning_world import PASSED, UNDECIDED, World
+from tests.support.planning_world import PASSED, UNDECIDED, Refusal, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
 from tests.unit.planning.test_rollouts import OTHER, annotate, candidate, replicas
 
@@ -172,6 +172,18 @@ def test_a_refused_write_is_told_in_the_condition_of_its_part(part: Part) -> Non
     assert (stalled, accessories) == ("QuotaExceeded", "QuotaExceeded" if part is Part.ACCESSORIES else "AsSpecified")
     assert world.deployment["status"]["observedGeneration"] == world.deployment["metadata"]["generation"]
     assert world.condition("Ready") == "False"
+
+
+@pytest.mark.parametrize("replicas_", [1, 3])
+def test_what_serves_is_scaled_while_the_record_of_a_new_revision_is_refused(replicas_: int) -> None:
+    world = settled(replicas=2)
+    world.refuses["ControllerRevision"] = Refusal(403, "forbidden: User cannot create resource")
+    world.edit(set_drafter(COMMIT))
+    world.edit(lambda spec: spec.update(replicas=replicas_))
+    for _ in range(8):
+        world.reconcile()
+        world.controllers()
+    assert (world.serving(), world.reason("Stalled")) == (replicas_, "PermissionDenied")
 
 
 def test_a_plan_that_reports_a_refusal_writes_nothing_but_the_status() -> None:

@@ -118,6 +118,29 @@ def test_a_group_that_crashes_in_a_loop_is_given_up_after_five_starts() -> None:
     assert (phase(world), world.condition("RolloutHealthy")) == ("RolledBack", "False")
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["leader", "worker"])
+def test_an_exit_stays_counted_while_its_group_is_taken_away_pod_by_pod(which: int) -> None:
+    """A LeaderWorkerSet deletes the leader of a group in which a container has restarted. The worker goes first, and the leader last."""
+    world = on_trial(stuck=True)
+    for start in range(5):
+        assert phase(world) == "Canary", start
+        leader, worker = world.group()
+        (leader, worker)[which].update(facts=CRASH)
+        world.reconcile()
+        if start == 4:
+            break
+        leader.update(terminating=True, ready=False)
+        world.reconcile()
+        worker.update(terminating=True, facts={})
+        world.reconcile()
+        leader["facts"] = {}
+        world.reconcile()
+        world.controllers(start=False)
+        world.reconcile()
+        world.advance(60)
+    assert (phase(world), reason(world)) == ("RollingBack", "EngineFailing")
+
+
 def test_the_restarts_gate_sees_a_group_that_was_made_anew_after_a_crash() -> None:
     world = on_trial()
     world.reconcile()

@@ -24,9 +24,9 @@ class Cluster(World):
         whole = super().snapshot()
         kind = frozenset({"LeaderWorkerSet"})
         if self.listed and self.served:
-            return whole
+            return replace(whole, kinds=kind)
         known = tuple(item for item in whole.workloads if item["kind"] != "LeaderWorkerSet")
-        return replace(whole, workloads=known, kinds=frozenset(), unlisted=kind if self.served else frozenset())
+        return replace(whole, kinds=frozenset(), workloads=known, unlisted=kind if self.served else frozenset())
 
 
 def serving(spec: dict[str, Any]) -> Cluster:
