@@ -47,8 +47,8 @@ def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
 def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
     """Returns the trial with new pods in ``seen``, and without those that were evicted, drained or deleted although they had not failed.
 
-    A LeaderWorkerSet deletes the leader after a pod of its group has exited, and the pod that exited soon after. So an exit is remembered as
-    soon as it is seen.
+    A LeaderWorkerSet deletes the leader after a pod of its group has exited, and that pod soon after. So an exit is remembered when it is
+    seen.
     """
     known, leaders = set(trial.seen), engines(pods)
     ended = {pod.uid for pod in leaders if pod.terminating or pod.phase in _ENDED}
