@@ -138,6 +138,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         self.world.warm_up_s = 60.0
         self.watch = Watch(self.world)
         self.seen: list[str] = []
+        self.put_back_s = 0
         if already != "new":
             self._turns(4)
         if already == "progressing":
@@ -361,6 +362,7 @@ class DeploymentMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 61, 301, 3600, 7201, 6 * 3600, -61, -600]), turns=TURNS)
     def wait(self, seconds: int, turns: int) -> None:
         self.world.advance(seconds)
+        self.put_back_s += max(0, -seconds)
         self._turns(turns)
 
     # The operator.
@@ -418,6 +420,8 @@ class DeploymentMachine(RuleBasedStateMachine):
         world.refuses = {kind: refusal for kind, refusal in world.refuses.items() if kind in ACCESSORIES and refusal.code != 409}
         world.kinds |= {"LeaderWorkerSet", "PodMonitor"}
         world.advice = Advice()
+        # What was stored or began by a clock that was put back later counts when the clock has caught up.
+        world.advance(self.put_back_s)
         self._make_room()
         self._give_up()
         world.judgement, world.answering, world.probe_error = PASSED, True, None
