@@ -37,6 +37,7 @@ from dflash_controller.planning.rollout.transitions import (
     abort_replacement,
     carry_out,
     finish_collapse,
+    forget_operations,
     keep_answers,
     lost_revisions,
     new_revision,
@@ -89,7 +90,9 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     pinned_through = state.pin is not None and seen.in_force is None and Part.SERVING not in seen.found and not context.refusals
     held = state.held is not None and not pinned_through
     state, finished = finish_collapse(state)
-    state, aborted = abort_replacement(state)
+    aborted: Sequence[Step] = ()
+    if not defaults.suspended(spec):
+        state, aborted = abort_replacement(state)
     asked = blockers.invalid(parsed) if not isinstance(parsed, Spec) else _wanted(state, spec)
     wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker) else asked
     if isinstance(asked, Blocker):
@@ -180,6 +183,7 @@ def _carry_on(
     remembered: Sequence[Step] = ()
     if wanted is not None and state.spec is not None:
         state, remembered = remember_block(state, spec, asker)
+    state, lifted = forget_operations(state)
     state, decided = _decide_candidate(state, spec, policy, begins=begins, waits=wanted is None)
     if state.stable is not None and (state.stable != before or state.health is None):
         state = replace(state, health=judged(state, spec, state.stable))
@@ -209,6 +213,7 @@ def _carry_on(
             *made,
             *moves,
             *remembered,
+            *lifted,
             *decided,
             *learned,
             *_tuning_reported(state, shown),
@@ -297,8 +302,7 @@ def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool
         in_force,
         canary=canary,
         unread=state.unknown,
-        frozen=waits or (stable is not None and candidate is not None),
-        paused=policy.paused and stable is not None,
+        frozen=waits or (stable is not None and (candidate is not None or policy.paused)),
     )
     return next_replicas(budget, state.pools, goals(budget, state.pools, moving, in_force, canary))
 

@@ -64,13 +64,16 @@ def next_replicas(budget: Budget, pools: Sequence[Pool], goals: Mapping[str, int
     """Returns the replicas of each revision after one step towards ``goals``. Revisions not named there go to 0.
 
     A terminating pod still holds its accelerators, so growth waits until the shrinking revisions have released theirs. The revision with
-    the smallest share of serving replicas shrinks first.
+    the smallest share of serving replicas shrinks first. The last serving replica stops only if its accelerators are needed for another
+    one, that is with one replica and no surge.
     """
+    needed = budget.ceiling == 1 and any(goal > _wanted(pools, revision) for revision, goal in goals.items())
+    floor = budget.floor if needed else max(budget.floor, min(1, budget.replicas))
     wanted = {pool.revision: pool.wanted for pool in pools}
 
     shrinking = [pool for pool in pools if pool.wanted > goals.get(pool.revision, 0) and pool.settled]
     for pool in sorted(shrinking, key=lambda pool: (pool.serving / pool.wanted, pool.revision)):
-        spare = max(0, sum(other.serving_at(wanted[other.revision]) for other in pools) - budget.floor)
+        spare = max(0, sum(other.serving_at(wanted[other.revision]) for other in pools) - floor)
         keep = pool.wanted
         while keep > goals.get(pool.revision, 0):
             loss = pool.serving_at(pool.wanted) - pool.serving_at(keep - 1)
@@ -86,3 +89,7 @@ def next_replicas(budget: Budget, pools: Sequence[Pool], goals: Mapping[str, int
             wanted[revision] += grow
             held += grow
     return wanted
+
+
+def _wanted(pools: Sequence[Pool], revision: str) -> int:
+    return next((pool.wanted for pool in pools if pool.revision == revision), 0)

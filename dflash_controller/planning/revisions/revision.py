@@ -119,7 +119,7 @@ def read(revision: Object) -> Revision | None:
             speculation=parse_speculation(data["speculation"]),
             resolved=Resolved.from_json(data["resolved"]),
             workload=data["workload"],
-            history=tuple(json.loads(annotations.get(names.ANNOTATION_HISTORY, "[]"))),
+            history=_history(annotations.get(names.ANNOTATION_HISTORY)),
             probe=_probe(annotations.get(names.ANNOTATION_PROBE)),
             learned=annotations.get(names.ANNOTATION_LEARNED) or None,
             trial=Trial.from_json(annotations.get(names.ANNOTATION_TRIAL)),
@@ -127,6 +127,17 @@ def read(revision: Object) -> Revision | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _history(text: str | None) -> tuple[Mapping[str, str], ...]:
+    """Returns the stored history without the entries that cannot be read. What is lost only counts as not having happened."""
+    try:
+        entries = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return ()
+    fields = ("at", "origin", "outcome", "reason")
+    whole = entries if isinstance(entries, list) else []
+    return tuple(entry for entry in whole if isinstance(entry, Mapping) and all(isinstance(entry.get(field), str) for field in fields))
 
 
 def _probe(text: str | None) -> ProbeRun | None:

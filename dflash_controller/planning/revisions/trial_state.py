@@ -96,7 +96,7 @@ class Trial:
                 finding=TrialFailure(Reason(finding["reason"]), str(finding["message"])) if finding else None,
                 disregards=_names(data.get("disregards")),
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
             return cls()
 
 

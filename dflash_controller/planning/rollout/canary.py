@@ -126,7 +126,7 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         return _by_hand(case)
     if (interrupted := _interrupted(case)) is not None:
         return interrupted
-    if state.budget.replicas == 0 and not policy.paused:
+    if state.budget.replicas == 0 and not policy.paused and (policy.window is None or opening(policy.window, case.now).open):
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
     if trial.finding is not None:
         return case.fail_or_hold(trial.finding.reason, trial.finding.message)
@@ -162,24 +162,22 @@ def aborted_by_hand(state: ReconcileState) -> CandidateOutcome | None:
 def _interrupted(case: CanaryCase) -> CandidateOutcome | None:
     """Returns the outcome if the deployment was scaled to 0 or 1 in the middle of the trial, so that only stable keeps a replica."""
     state, candidate, trial = case.state, case.candidate, case.trial
-    # A revision that was active before may still have replicas from then. They are not a trial.
-    on_trial = case.begun and not any(entry["outcome"] == RevisionState.STABLE for entry in candidate.history)
-    if state.budget.replicas == 0 and (on_trial or trial.served_at is not None or trial.interrupted):
+    if state.budget.replicas == 0 and (case.begun or trial.served_at is not None or trial.interrupted):
         # Scaling to 0 overnight must not promote a candidate that would have failed in the morning.
         message = f"spec.replicas is 0 in the middle of its trial: {candidate.name} is tried again when there are replicas"
         trial = replace(begun(trial), interrupted=True, interrupted_at_one=trial.interrupted_at_one)
         return case.rule(Phase.PREPARING, Reason.SCALED_TO_ZERO, message, trial=trial, tried=False)
-    return _interrupted_at_one(case) if _left_with_one(case, on_trial=on_trial) else None
+    return _interrupted_at_one(case) if _left_with_one(case) else None
 
 
-def _left_with_one(case: CanaryCase, *, on_trial: bool) -> bool:
+def _left_with_one(case: CanaryCase) -> bool:
     """Returns whether one replica is left for a trial in which candidate and stable served side by side.
 
     A candidate that takes the place of a replica, because its surge found no room, has been allowed to by maxUnavailable.
     """
     if case.state.budget.replicas != 1 or case.concurrent:
         return False
-    side_by_side = on_trial and all(case.state.pool(record.hash).wanted > 0 for record in (case.stable, case.candidate))
+    side_by_side = all(case.state.pool(record.hash).wanted > 0 for record in (case.stable, case.candidate))
     return case.trial.interrupted_at_one or (side_by_side and (not case.trial.without_surge or case.trial.served_at is not None))
 
 
@@ -200,7 +198,8 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
         return case.promoted(reason, f"the annotation serving.dflash.io/{word} names it")
     found = pod_failure(case.state, case.candidate.hash)
     message = f"The annotation serving.dflash.io/{word} names {case.candidate.name}; waiting for one replica to serve"
-    return case.rule(Phase.CANARY, found.reason if found else reason, f"{message}. {found.message}" if found else message)
+    told = f"{message}. {found.message}" if found else message
+    return case.rule(Phase.CANARY, found.reason if found else reason, told, stalls=found is not None and found.terminal)
 
 
 def _before(case: CanaryCase) -> CandidateOutcome:

@@ -32,14 +32,13 @@ def movements(
     canary: str | None,
     unread: Set[str],
     frozen: bool,
-    paused: bool,
 ) -> dict[str, Movement]:
     """Returns the movement of every revision that has replicas or a role.
 
     ``in_force`` is the hash of the revision that serves users, ``canary`` that of a candidate that may have its one replica, ``unread`` are
     those of revisions in force or on trial whose records cannot be read. ``frozen`` is
-    True while a candidate waits or is on trial, or an obstacle stops the rollout. ``paused`` is spec.rollout.paused, which also keeps what
-    was superseded. A revision that failed drains in any case, because nobody waits for it.
+    True while a candidate waits or is on trial, the rollout is paused, or an obstacle stops it. A candidate that failed or was superseded
+    drains in any case: nobody judges it any more, and it serves users.
     """
     states = {record.hash: record.state for record in records}
     found: dict[str, Movement] = {}
@@ -49,7 +48,7 @@ def movements(
             found[revision] = Movement.DRAINING
         elif revision == canary:
             found[revision] = Movement.FILLING
-        elif paused or (frozen and (state is RevisionState.STABLE or revision == in_force or revision in unread)):
+        elif frozen and (state is RevisionState.STABLE or revision == in_force or revision in unread):
             found[revision] = Movement.FROZEN
         else:
             found[revision] = Movement.FILLING if revision == in_force else Movement.DRAINING

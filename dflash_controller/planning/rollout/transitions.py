@@ -97,7 +97,7 @@ def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
     A workload without a number gets one at the end of the order. Stable ones come after retired and failed ones, because the highest number
     is active.
     """
-    known = {record.hash for record in state.records}
+    known = {revision_of(item) for item in state.snapshot.revisions}
     lost = [
         (_reported_state(item), _reported_number(item), revision_of(item), content)
         for item in state.snapshot.workloads
@@ -123,7 +123,11 @@ def lost_revisions(state: ReconcileState) -> list[dict[str, Any]]:
 
 
 def _reported_state(workload: Object) -> RevisionState:
-    return RevisionState((workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, RevisionState.STABLE))
+    """Returns the state that the workload carries. One that cannot be read has to prove itself again."""
+    try:
+        return RevisionState((workload["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE, RevisionState.STABLE))
+    except ValueError:
+        return RevisionState.CANDIDATE
 
 
 def _reported_number(workload: Object) -> int:
@@ -252,6 +256,19 @@ def remember_block(state: ReconcileState, spec: Spec, asker: Asker) -> tuple[Rec
         if candidate.trial.asked_block != remembered:
             candidate = moves.remember(candidate, replace(candidate.trial, asked_block=remembered))
     return replace(state, candidate=candidate, records=tuple(moves.records)), moves.steps
+
+
+def forget_operations(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:
+    """Forgets that an annotation was there before the active revision's trial, once it is gone. Set again, it counts."""
+    stable = state.stable
+    if stable is None or state.candidate is not None:
+        return state, []
+    left = tuple(name for name in stable.trial.disregards if name in standing(state.deployment, stable.name))
+    if left == stable.trial.disregards:
+        return state, []
+    moves = _Moves(state.context.now, list(state.records))
+    noted = moves.remember(stable, replace(stable.trial, disregards=left))
+    return replace(state, stable=noted, records=tuple(moves.records)), moves.steps
 
 
 def reverts_failure(candidate: Revision) -> bool:

@@ -120,6 +120,15 @@ def revisions_unreadable(objects: Sequence[Object]) -> Blocker:
     )
 
 
+def pods_without_workload(workloads: Sequence[str]) -> Blocker:
+    """Returns the blocker for pods that nothing scales: neither their workload nor their ControllerRevision exists."""
+    return Blocker(
+        Reason.REVISION_UNREADABLE,
+        f"Pods of {', '.join(workloads)} run and hold accelerators, but neither their workload nor their ControllerRevision exists. "
+        f"Restore the ControllerRevision, or delete what controls the pods (kubectl get replicasets)",
+    )
+
+
 def name_taken(objects: Sequence[Object]) -> Blocker:
     """Returns the blocker for an object that the operator must write but that belongs to somebody else."""
     item = objects[0]

@@ -59,6 +59,9 @@ def find_obstacles(snapshot: Snapshot, stored: StoredRevisions, deployment: Obje
         found[Part.ACCESSORIES] = blockers.name_taken(others)
     if unread:
         found[Part.ROLLOUT] = blockers.revisions_unreadable(unread)
+    known = {revision_of(item) for item in (*snapshot.revisions, *snapshot.workloads)}
+    if lost := sorted({pod.workload for pod in snapshot.pods if pod.serving and pod.workload and pod.revision not in known}):
+        found.setdefault(Part.SERVING, blockers.pods_without_workload(lost))
     if missing := blockers.workloads_unknown(snapshot, stored):
         found[Part.SERVING] = found[Part.ROLLOUT] = missing
         taken |= {(LEADER_WORKER_SET, record.name) for record in stored.records if record.resolved.nodes > 1}
@@ -83,9 +86,9 @@ def _newest_stable(unread: Iterable[Object], stored: StoredRevisions) -> str | N
 
 
 def _state(item: Object) -> RevisionState | None:
-    """Returns the state of a revision whose record cannot be read. A state that only a newer operator knows counts as in force."""
+    """Returns the state of a revision whose record cannot be read. With a state that cannot be read either it stays as it is."""
     text = (item["metadata"].get("annotations") or {}).get(names.ANNOTATION_STATE)
     try:
         return RevisionState(text) if text else None
     except ValueError:
-        return RevisionState.STABLE
+        return RevisionState.CANDIDATE

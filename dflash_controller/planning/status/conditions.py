@@ -236,7 +236,8 @@ def metrics_available(state: ReconcileState) -> Verdict:
         # Nothing is measured yet right after a start, so the last known value stays.
         status = state.deployment.get("status") or {}
         shown = next((item for item in status.get("conditions") or () if item["type"] == ConditionType.METRICS_AVAILABLE), None)
-        if shown is not None:
+        # A reason that only a newer operator gives is not repeated.
+        if shown is not None and shown.get("reason") in set(Reason):
             return (shown["status"], Reason(shown["reason"]), shown["message"])
     return (health.available, health.reason, health.message)
 

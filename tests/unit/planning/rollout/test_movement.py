@@ -176,6 +176,6 @@ def test_a_canary_takes_its_place_from_what_is_left_of_the_oldest(surge: int, ex
 
 def test_what_cannot_be_read_stays_and_what_is_in_force_is_scaled() -> None:
     pools = [Pool("unread", 2, 2, 2, 0), Pool("nobody", 1, 1, 1, 0)]
-    moving = movements((), pools, "unread", canary=None, unread={"unread"}, frozen=True, paused=False)
+    moving = movements((), pools, "unread", canary=None, unread={"unread"}, frozen=True)
     assert moving == {"unread": Movement.FROZEN, "nobody": Movement.DRAINING}
     assert goals(Budget(4, 0, 1), pools, moving, "unread", None) == {"unread": 4}

@@ -1,0 +1,307 @@
+"""What people, clocks and damaged annotations do to a deployment in mid-rollout, and what it must not do then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dflash_controller.api import names
+from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
+from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
+from tests.unit.planning.test_rollouts import annotate, candidate, on_trial, phase, replicas
+
+
+def first_tried_again(judgement: Any = UNDECIDED, **more: Any) -> tuple[World, str]:
+    """The first revision was replaced completely, and the spec asks for it again: it is a candidate. Returns the name of stable too."""
+    world = settled(**{"replicas": 3, **more})
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    world.judgement = judgement
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    return world, world.deployment["status"]["stableRevision"]
+
+
+def of_number(world: World, number: int) -> dict[str, Any]:
+    return next(item for item in world.of_kind("ControllerRevision") if item["revision"] == number)
+
+
+def crash(world: World, name: str) -> None:
+    world.restarts = 5
+    for pod in world.pods.values():
+        if f"chat-{pod['revision']}" == name:
+            pod.update(broken=True, ready=False)
+
+
+def progressing(count: int, **more: Any) -> World:
+    world = on_trial(replicas=count, **more)
+    world.judgement = PASSED
+    for _ in range(2):
+        world.reconcile()
+        world.controllers(start=False)
+    assert phase(world) == "Progressing"
+    return world
+
+
+# A trial of a revision that was stable long ago counts as no trial.
+
+
+@pytest.mark.parametrize("judgement", [UNDECIDED, FAILED])
+def test_scaled_to_one_in_a_trial_of_a_former_revision_stable_keeps_the_replica(judgement: Any) -> None:
+    world, stable = first_tried_again(judgement, rollout={"automaticRollback": False})
+    assert phase(world) == ("Analyzing" if judgement is UNDECIDED else "Held")
+    world.edit(lambda spec: spec.update(replicas=1))
+    world.settle()
+    assert replicas(world)[stable] == 1
+
+
+def test_without_its_surge_a_trial_of_a_former_revision_leaves_stable_the_replica() -> None:
+    world, stable = first_tried_again(replicas=1, rollout={"maxSurge": 1, "maxUnavailable": 0})
+    world.edit(lambda spec: spec.update(rollout={}))
+    world.settle()
+    assert replicas(world)[stable] == 1
+
+
+def test_scaled_to_zero_while_a_former_revision_starts_nothing_is_promoted() -> None:
+    world = settled(replicas=3)
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    stable = world.deployment["status"]["stableRevision"]
+    world.judgement = UNDECIDED
+    world.edit(lambda spec: spec.pop("drafter"))
+    for _ in range(5):
+        world.reconcile()
+        world.controllers(start=False)
+    assert phase(world) == "Canary"
+    world.edit(lambda spec: spec.update(replicas=0))
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == stable
+
+
+# The rest.
+
+
+@pytest.mark.parametrize("invalid", [{"engine": {"version": "0.0.1"}}, {"target": {"model": "nobody/unknown"}}])
+def test_scaled_to_one_under_an_obstacle_stable_keeps_the_replica(invalid: dict[str, Any]) -> None:
+    world = on_trial(replicas=3)
+    stable = world.deployment["status"]["stableRevision"]
+    world.edit(lambda spec: spec.update(invalid))
+    world.settle()
+    world.edit(lambda spec: spec.update(replicas=1))
+    world.settle()
+    assert replicas(world)[stable] == 1
+
+
+def test_the_last_replica_that_serves_does_not_stop_for_one_that_does_not() -> None:
+    """It crashes in the second after its promotion. maxSurge 1 is said to avoid every outage."""
+    world = on_trial(replicas=1, rollout={"maxSurge": 1})
+    old, new = world.deployment["status"]["stableRevision"], candidate(world)
+    world.judgement = PASSED
+    world.reconcile()
+    crash(world, new)
+    for _ in range(6):
+        world.reconcile()
+        world.controllers()
+    assert (world.serving(), replicas(world).get(old)) == (1, 1)
+
+
+def test_scaled_down_while_what_was_promoted_is_broken_the_last_replica_that_serves_stays() -> None:
+    world = progressing(4)
+    new = world.deployment["status"]["stableRevision"].removeprefix("chat-")
+    world.troubles[new] = {"waiting_reason": "ImagePullBackOff", "container": "engine"}
+    for pod in world.pods.values():
+        pod["ready"] = pod["ready"] and pod["revision"] != new
+    world.settle()
+    assert world.serving() == 2
+    world.edit(lambda spec: spec.update(replicas=1))
+    world.settle()
+    assert world.serving() == 1
+    assert phase(world) != "Completed"
+
+
+def test_completed_is_not_said_of_a_revision_that_never_serves() -> None:
+    world = progressing(4)
+    new = world.deployment["status"]["stableRevision"].removeprefix("chat-")
+    world.troubles[new] = {"waiting_reason": "ImagePullBackOff", "container": "engine"}
+    for pod in world.pods.values():
+        pod["ready"] = pod["ready"] and pod["revision"] != new
+    world.edit(lambda spec: spec.update(replicas=1))
+    world.settle()
+    assert (phase(world), world.condition("RolloutHealthy")) != ("Completed", "True")
+
+
+def test_an_abort_set_again_after_the_promotion_counts() -> None:
+    world = on_trial(replicas=4)
+    new = candidate(world)
+    annotate(world, names.ANNOTATION_ABORT, new)
+    world.settle()
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    world.judgement = PASSED
+    for _ in range(2):
+        world.reconcile()
+        world.controllers(start=False)
+    assert phase(world) == "Progressing"
+    annotate(world, names.ANNOTATION_ABORT, None)
+    world.reconcile()
+    world.controllers(start=False)
+    assert phase(world) == "Progressing"
+    annotate(world, names.ANNOTATION_ABORT, new)
+    world.settle()
+    assert phase(world) == "RolledBack"
+
+
+def test_setting_the_spec_back_ends_a_paused_trial() -> None:
+    """Otherwise the candidate serves users, nobody judges it any more, and an abort does nothing."""
+    world = on_trial(replicas=3)
+    bad = candidate(world)
+    world.edit(lambda spec: spec.update(rollout={"paused": True}))
+    world.settle()
+    world.judgement = FAILED
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    annotate(world, names.ANNOTATION_ABORT, bad)
+    world.settle()
+    assert not replicas(world).get(bad)
+
+
+def test_a_paused_superseded_candidate_that_crashes_gives_its_place_back() -> None:
+    world = on_trial(replicas=3)
+    bad = candidate(world)
+    world.edit(lambda spec: spec.update(rollout={"paused": True}))
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    crash(world, bad)
+    world.settle()
+    assert world.serving() == 3
+
+
+def test_scaled_to_zero_outside_the_window_nothing_is_promoted() -> None:
+    world = settled(replicas=3, rollout={"window": {"schedule": "0 0 1 6 *", "duration": "1h"}})
+    stable = world.deployment["status"]["stableRevision"]
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert world.deployment["status"]["rollout"]["reason"] == "OutsideWindow"
+    for count in (0, 3):
+        world.edit(lambda spec, count=count: spec.update(replicas=count))
+        world.settle()
+    assert world.deployment["status"]["stableRevision"] == stable
+
+
+def test_a_candidate_whose_state_is_damaged_does_not_become_active() -> None:
+    world = on_trial()
+    stable, tried = world.deployment["status"]["stableRevision"], candidate(world)
+    world.children["ControllerRevision", tried]["metadata"]["annotations"][names.ANNOTATION_STATE] = "candidate"
+    world.settle()
+    for count in (1, 6):
+        world.edit(lambda spec, count=count: spec.update(replicas=count))
+        world.settle()
+    assert replicas(world)[stable] >= 5
+
+
+def test_a_failed_revision_whose_record_cannot_be_read_stops_nothing() -> None:
+    """Its workload is still there, since a pod of it takes long to end. The spec's revision is made and tried anew."""
+    world = on_trial()
+    tried = candidate(world)
+    for pod in world.pods.values():
+        pod["hangs"] = True
+    world.judgement = FAILED
+    world.settle()
+    assert phase(world) == "RollingBack"
+    world.children["ControllerRevision", tried]["data"]["format"] = 2
+    world.settle()
+    assert states(world)[1] == "Stable"
+
+
+@pytest.mark.parametrize("text", ["[1]", "[{}]", '{"a":1}', '[{"outcome":"Stable"}]', "[" * 3000])
+def test_a_damaged_history_stops_nothing(text: str) -> None:
+    world = settled(replicas=2)
+    record = of_number(world, 1)
+    record["metadata"]["annotations"][names.ANNOTATION_HISTORY] = text
+    world.edit(lambda spec: spec.update(replicas=3))
+    world.settle()
+    assert world.serving() == 3
+
+
+@pytest.mark.parametrize("text", ['{"restarts":1e999}', '{"askedBlock":1e999}', "[" * 3000])
+def test_a_damaged_trial_stops_nothing(text: str) -> None:
+    world = on_trial()
+    of_number(world, 2)["metadata"]["annotations"][names.ANNOTATION_TRIAL] = text
+    world.settle()
+    assert phase(world) == "Analyzing"
+
+
+@pytest.mark.parametrize("state", ["", "candidate"])
+def test_a_lost_record_is_rebuilt_from_a_workload_with_a_damaged_state(state: str) -> None:
+    world = on_trial()
+    tried = candidate(world)
+    world.children["Deployment", tried]["metadata"]["annotations"][names.ANNOTATION_STATE] = state
+    del world.children["ControllerRevision", tried]
+    world.settle()
+    assert len(states(world)) == 2
+
+
+def test_while_suspended_the_status_names_the_stored_stable_revision() -> None:
+    world = progressing(4)
+    stable = world.deployment["status"]["stableRevision"]
+    world.edit(lambda spec: spec.update(suspend=True))
+    annotate(world, names.ANNOTATION_ABORT, stable)
+    world.settle()
+    assert states(world) == {1: "Stable", 2: "Stable"}
+    assert world.deployment["status"]["stableRevision"] == stable
+
+
+@pytest.mark.parametrize("operation", [names.ANNOTATION_PROMOTE, names.ANNOTATION_PIN])
+def test_one_asked_for_by_hand_that_cannot_start_is_told_as_stalled(operation: str) -> None:
+    """With one replica and no surge nothing serves, for ever, and Stalled says "No action is needed"."""
+    world = settled(replicas=1, rollout={"paused": True})
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    tried = candidate(world)
+    world.troubles[tried.removeprefix("chat-")] = {"waiting_reason": "ImagePullBackOff", "container": "engine"}
+    annotate(world, operation, tried)
+    for _ in range(40):
+        world.reconcile()
+        world.controllers()
+        world.advance(600)
+    assert world.serving() == 1 or world.condition("Stalled") == "True"
+
+
+def test_a_pin_of_stable_ends_a_paused_trial() -> None:
+    """How-to: "Go back at once". It keeps the candidate among the replicas that serve."""
+    world = on_trial(replicas=3)
+    stable, bad = world.deployment["status"]["stableRevision"], candidate(world)
+    world.edit(lambda spec: spec.update(rollout={"paused": True}))
+    annotate(world, names.ANNOTATION_PIN, stable)
+    world.settle()
+    assert not replicas(world).get(bad)
+
+
+@pytest.mark.parametrize("part", ["conditions", "tuning"])
+def test_a_status_with_a_reason_of_a_newer_operator_stops_nothing(part: str) -> None:
+    """The CRD allows any word. An operator that was rolled back reads what the newer one wrote."""
+    world = settled(replicas=2)
+    status = world.deployment["status"]
+    if part == "conditions":
+        next(item for item in status["conditions"] if item["type"] == "MetricsAvailable")["reason"] = "ScrapeThrottled"
+    else:
+        status["tuning"] = {"state": "Held", "reason": "ThermalLimit", "message": "something new"}
+    world.edit(lambda spec: spec.update(replicas=3))
+    world.settle()
+    assert world.serving() == 3
+
+
+def test_pods_whose_workload_and_record_are_both_gone_do_not_starve_the_spec() -> None:
+    """Both deleted with --cascade=orphan: their pods use up the budget, so nothing starts, and Stalled says "No action is needed"."""
+    world = settled(replicas=3)
+    name = world.deployment["status"]["stableRevision"]
+    del world.children["Deployment", name]
+    del world.children["ControllerRevision", name]
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    world.advance(86400)
+    world.settle()
+    assert world.of_kind("Deployment") or world.condition("Stalled") == "True"
