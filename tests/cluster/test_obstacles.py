@@ -112,8 +112,12 @@ def test_an_orphaned_deployment_keeps_every_pod(
     deployment.wait_done()
     pods, stable = deployment.pod_uids(), deployment.status()["stableRevision"]
     old = deployment.children("deployments")[0]["metadata"]["uid"]
-    kubectl("delete", f"deployment/{stable}", "--cascade=orphan")
-    wait_until(lambda: [item["metadata"]["uid"] for item in deployment.children("deployments")] not in ([], [old]), "the Deployment again")
+    kubectl("delete", f"deployment/{stable}", "--cascade=orphan", "--wait=false")
+
+    def made_again() -> bool:
+        return [item["metadata"]["uid"] for item in deployment.children("deployments")] not in ([], [old])
+
+    wait_until(made_again, "the Deployment again", 90)
     deployment.wait_done()
     deployment.wait_look()
     assert deployment.pod_uids() == pods

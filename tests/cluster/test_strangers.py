@@ -103,12 +103,13 @@ def test_a_workload_deleted_without_its_pods_comes_back_and_keeps_them(start_ope
     ready(kubectl)
     name = status(kubectl)["stableRevision"]
     uid, pods = get(kubectl, "deployment", name)["metadata"]["uid"], uids(kubectl, name)
-    kubectl("delete", f"deployment/{name}", "--cascade=orphan")
+    kubectl("delete", f"deployment/{name}", "--cascade=orphan", "--wait=false")
     wait_until(
         lambda: any(
             item["metadata"]["uid"] != uid and item["status"].get("readyReplicas") == 3 for item in get(kubectl, "deployments")["items"]
         ),
         "the workload",
+        90,
     )
     assert get(kubectl, "deployment", name)["spec"]["replicas"] == 3
     assert uids(kubectl, name) == pods
