@@ -128,6 +128,11 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         return interrupted
     if state.budget.replicas == 0 and not policy.paused and (policy.window is None or opening(policy.window, case.now).open):
         return case.promoted(Reason.UNPROVEN, "spec.replicas is 0: it takes over without a trial")
+    if _stops_the_last_unasked(case):
+        message = (
+            f"{stable.name} serves alone, and spec.tuning.allowDowntime is false: {candidate.name} waits for a second replica or surge"
+        )
+        return case.rule(Phase.PREPARING, Reason.DOWNTIME_NOT_ALLOWED, message, tried=False)
     if trial.finding is not None:
         return case.fail_or_hold(trial.finding.reason, trial.finding.message)
     if reverts_failure(candidate) and state.pool(candidate.hash).serving:
@@ -139,6 +144,13 @@ def rule(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateO
         message = "spec.rollout.paused is true: the rollout waits"
         return replace(outcome, phase=Phase.PAUSED, reason=Reason.PAUSED, message=message, end=None)
     return outcome
+
+
+def _stops_the_last_unasked(case: CanaryCase) -> bool:
+    """Returns whether a candidate of the tuner would take the place of the only replica. Replicas may have gone since it was made."""
+    if not case.by_tuner or case.begun or case.concurrent or case.state.budget.replicas == 0:
+        return False
+    return not effective_tuning(case.spec, case.stable.resolved.trained_block_size).allow_downtime
 
 
 def rule_under_obstacle(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome | None:

@@ -129,6 +129,15 @@ def pods_without_workload(workloads: Sequence[str]) -> Blocker:
     )
 
 
+def nothing_stable(failed: str) -> Blocker:
+    """Returns the blocker for revisions of which none is marked Stable, while the one that the spec asks for has failed."""
+    return Blocker(
+        Reason.REVISION_UNREADABLE,
+        f"No ControllerRevision is marked Stable, and {failed}, which the spec asks for, has failed. Mark the one that serves with the "
+        f"annotation serving.dflash.io/state=Stable, or change the spec",
+    )
+
+
 def name_taken(objects: Sequence[Object]) -> Blocker:
     """Returns the blocker for an object that the operator must write but that belongs to somebody else."""
     item = objects[0]

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from dflash_controller.api import names
+from dflash_controller.api.speculation import Fixed
 from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
 from tests.unit.planning.test_rollouts import annotate, candidate, on_trial, phase, replicas
+from tests.unit.planning.test_tuning import Policy, policy, tuned
+
+__all__ = ["policy"]
 
 
 def first_tried_again(judgement: Any = UNDECIDED, **more: Any) -> tuple[World, str]:
@@ -305,3 +309,47 @@ def test_pods_whose_workload_and_record_are_both_gone_do_not_starve_the_spec() -
     world.advance(86400)
     world.settle()
     assert world.of_kind("Deployment") or world.condition("Stalled") == "True"
+
+
+@pytest.mark.parametrize("way", ["over zero", "paused before its replica", "in the trial"])
+def test_a_trial_of_the_tuner_stops_no_last_replica(policy: Policy, way: str) -> None:
+    """tuning.allowDowntime is false: nobody asked for an outage. Nights at 0 replicas and mornings at 1 are enough."""
+    world = tuned()
+    policy.wants = Fixed(8)
+    if way == "in the trial":
+        # The way back to 16: its revision was stable before.
+        world.settle()
+        policy.wants = Fixed(16)
+    stable = world.deployment["status"]["stableRevision"]
+    world.judgement = UNDECIDED
+    for _ in range(1 if way == "paused before its replica" else 6):
+        world.reconcile()
+        world.controllers()
+    if way == "paused before its replica":
+        world.edit(lambda spec: spec.update(rollout={"paused": True}))
+        world.settle()
+        world.edit(lambda spec: spec.update(rollout={}, replicas=1))
+    else:
+        world.edit(lambda spec: spec.update(replicas=0 if way == "over zero" else 1))
+        world.settle()
+        world.edit(lambda spec: spec.update(replicas=1))
+    least = 1
+    for turn in range(12):
+        world.reconcile()
+        world.controllers()
+        least = min(least, world.serving()) if turn > 3 or way != "over zero" else least
+    assert least == 1
+    assert replicas(world)[stable] == 1
+
+
+@pytest.mark.parametrize("state", [None, "Retired", "Candidate"])
+def test_a_state_removed_by_hand_puts_no_failed_revision_in_force(state: str | None) -> None:
+    world = on_trial(FAILED)
+    stable, failed = world.deployment["status"]["stableRevision"], of_number(world, 2)["metadata"]["name"]
+    assert phase(world) == "RolledBack"
+    annotations = world.children["ControllerRevision", stable]["metadata"]["annotations"]
+    annotations.pop(names.ANNOTATION_STATE)
+    if state is not None:
+        annotations[names.ANNOTATION_STATE] = state
+    world.settle()
+    assert not replicas(world).get(failed)
