@@ -157,7 +157,11 @@ class Telling:
         for told in ("analysis", "analyzedAt"):
             shown["rollout"].pop(told, None)
         for revision in state["controllerrevisions"].values():
-            revision["metadata"]["annotations"].pop("serving.dflash.io/probe", None)
+            annotations = revision["metadata"]["annotations"]
+            annotations.pop("serving.dflash.io/probe", None)
+            if annotations["serving.dflash.io/state"] == "Superseded":
+                # How far its trial had come when it was given up is a matter of when the process stopped.
+                annotations.pop("serving.dflash.io/trial", None)
         return state
 
     def _timeless(self, value: Any) -> Any:
@@ -167,10 +171,11 @@ class Telling:
         if isinstance(value, list):
             return [self._timeless(item) for item in value]
         if isinstance(value, str):
-            return _TIME.sub("TIME", value.replace(self._deployment.namespace, "NAMESPACE"))
+            return _UID.sub("UID", _TIME.sub("TIME", value.replace(self._deployment.namespace, "NAMESPACE")))
         return value
 
 
 _CHILDREN = ("controllerrevisions", "deployments", "services", "serviceaccounts", "poddisruptionbudgets", "networkpolicies")
 _VARYING = frozenset({"uid", "resourceVersion", "generation", "observedGeneration", "managedFields", "clusterIP", "clusterIPs", "nodePort"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

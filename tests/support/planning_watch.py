@@ -498,11 +498,8 @@ class Watch:
         if not (paused or candidates or (self.invalid and self._pin(before) is None)):
             return
         states = {item.name: item.state for item in after.revisions.values()}
-        frozen = [
-            name
-            for name in {*before.replicas, *before.existing}
-            if name != in_force and (states.get(name) == "Stable" or (paused and states.get(name) in ("Superseded", "Retired")))
-        ]
+        # A candidate that was superseded drains also while paused: nobody judges it any more.
+        frozen = [name for name in {*before.replicas, *before.existing} if name != in_force and states.get(name) == "Stable"]
         others = sum(before.wanted(name) for name in frozen)
         spare = max(0, others + before.wanted(in_force) + place - self.replicas) + (not before.wanted(in_force))
         lost = sum(max(0, before.wanted(name) - after.wanted(name)) for name in frozen)
