@@ -33,6 +33,8 @@ class Trial:
     exit: a LeaderWorkerSet replaces the whole group, and its new pods begin with no restarts."""
     failed: tuple[str, ...] = ()
     """Those of ``seen`` in whose group a container has exited. When they are gone, that counts as an exit, and a deletion does not."""
+    last_exit: str = ""
+    """What was seen of the exit that came into ``failed`` last. The pod that exited may be gone when the candidate is given up."""
     cannot_start_since: datetime | None = None
     """Since when a container of the candidate cannot be created or started; None if all can."""
     loading_since: datetime | None = None
@@ -63,6 +65,7 @@ class Trial:
             "restarts": self.restarts or None,
             "seen": list(self.seen) or None,
             "failed": list(self.failed) or None,
+            "lastExit": shorten(self.last_exit) if self.last_exit else None,
             "cannotStartSince": _text(self.cannot_start_since),
             "loadingSince": _text(self.loading_since),
             "stableDownSince": _text(self.stable_down_since),
@@ -86,6 +89,7 @@ class Trial:
                 restarts=int(data.get("restarts", 0)),
                 seen=_names(data.get("seen")),
                 failed=_names(data.get("failed")),
+                last_exit=str(data.get("lastExit") or ""),
                 cannot_start_since=_time(data.get("cannotStartSince")),
                 loading_since=_time(data.get("loadingSince")),
                 stable_down_since=_time(data.get("stableDownSince")),

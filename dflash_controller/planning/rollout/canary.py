@@ -349,6 +349,7 @@ def _starting(case: CanaryCase, found: Trouble | None) -> CandidateOutcome:
     why = f". {found.message}" if found else ""
     reason = found.reason if found else Reason.ENGINE_FAILING
     if exits(trial, pods_of(state, candidate)) >= TERMINAL_RESTARTS:
+        why = why or (f". {trial.last_exit}" if trial.last_exit else "")
         return case.fail_or_hold(reason, f"{candidate.name} does not start: its engine exited {TERMINAL_RESTARTS} times{why}")
     blocked_left_s, loading_left = cannot_start_left_s(state, trial), loading_left_s(state, candidate, trial)
     if blocked_left_s is not None and blocked_left_s <= 0:

@@ -15,7 +15,7 @@ from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.desired import PendingRevision, acts_at_once, binds_user, block_acted_upon, rolled_back
-from dflash_controller.planning.revisions.drafter_health import to_be_failed
+from dflash_controller.planning.revisions.drafter_health import collapsed, to_be_failed
 from dflash_controller.planning.revisions.operations import asked, standing
 from dflash_controller.planning.revisions.outcome import CandidateOutcome
 from dflash_controller.planning.revisions.rendering import render, with_speculation
@@ -186,15 +186,16 @@ def take_roles(
     """Makes the desired revision the candidate, unless it is active or has failed. Supersedes candidates that are no longer desired.
 
     ``fresh`` is True if this plan creates the revision. The very first revision is active once it serves, because there is nothing to
-    compare it with. A failed revision is superseded when the spec asks for something else; a pin is not a change of the spec. A failed
-    revision is tried again if the tuner asks for it or a pin names it. While the spec's own revision has failed, what failed on the tuner's
-    side stays Failed too. A revision that is still being replaced is active again at once: going back to it is a rollback, and its replicas
-    are kept.
+    compare it with. A failed revision is superseded when the spec asks for something else, be it another block size; a pin is not a change
+    of the spec. A failed revision is tried again if the tuner asks for it or a pin names it. While the spec's own revision has failed,
+    what failed on the tuner's side stays Failed too. A revision that is still being replaced is active again at once: going back to it is
+    a rollback, and its replicas are kept.
     """
     moves = _Moves(state.context.now, list(state.records))
     forgets = asker.reason == SPEC_CHANGED and not rolled_back(target)
     for record in state.records:
-        already_failed = record.state is RevisionState.FAILED and forgets and not record.same_intent(target.inputs)
+        withdrawn = not record.same_intent(target.inputs) or _asked_for_another_block(spec, record)
+        already_failed = record.state is RevisionState.FAILED and forgets and withdrawn
         if record.hash != target.hash and (record.state is RevisionState.CANDIDATE or already_failed):
             moves.move(record, RevisionState.SUPERSEDED, asker.origin, asker.reason)
 
@@ -216,6 +217,11 @@ def take_roles(
             trial = _new_trial(state, target.name, remembered)
             candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
     return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
+
+
+def _asked_for_another_block(spec: Spec, record: Revision) -> bool:
+    """Returns whether the user asked for the revision's block size and has changed that since. A collapse counts at every block size."""
+    return record.origin == Origin.USER and not collapsed(record) and block_acted_upon(spec, record) != spec.block_size
 
 
 def _being_replaced(state: ReconcileState, record: Revision) -> bool:

@@ -25,7 +25,9 @@ STABLE_FAILING_S = 180.0
 def ticked(state: ReconcileState, candidate: Revision, trial: Trial, found: Trouble | None) -> Trial:
     """Returns the trial with its clocks set for now. ``found`` is the candidate's trouble; None if it has none or serves."""
     now, pods = state.context.now.replace(microsecond=0), pods_of(state, candidate)
-    trial = followed(trial, pods)
+    before, trial = trial.failed, followed(trial, pods)
+    if found is not None and set(trial.failed) - set(before):
+        trial = replace(trial, last_exit=found.message)
     if _stable_is_down(state):
         trial = replace(trial, stable_down_since=_since(trial.stable_down_since, now))
     elif not _stable_has_stopped(state):
@@ -59,6 +61,7 @@ def begun(trial: Trial) -> Trial:
         restarts=0,
         seen=(),
         failed=(),
+        last_exit="",
         cannot_start_since=None,
         loading_since=None,
         stable_down_since=None,

@@ -41,7 +41,7 @@ def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
     """Returns the trial with no exit so far counted."""
     alive = [pod for pod in pods if not pod.terminating and pod.phase not in _ENDED]
     leaders = tuple(pod.uid for pod in engines(alive) if pod.node is not None)
-    return replace(trial, seen=leaders, failed=(), restarts=sum(pod.restarts for pod in alive))
+    return replace(trial, seen=leaders, failed=(), last_exit="", restarts=sum(pod.restarts for pod in alive))
 
 
 def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:

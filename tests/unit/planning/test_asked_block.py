@@ -271,3 +271,32 @@ def test_a_block_that_fails_for_the_user_too_is_the_users_failure(policy: Policy
     world.settle()
     assert [entry["outcome"] for entry in history(world, world.deployment["status"]["rollout"]["revision"])].count("Candidate") == tries
     assert (block(world), sum(replicas(world).values())) == ("16", 3)
+
+
+@pytest.mark.parametrize("between", [16, None])
+@pytest.mark.parametrize("mode", ["Off", "Advise", "Auto"])
+def test_a_block_that_failed_for_the_user_is_tried_again_after_another_was_asked_for(
+    policy: Policy, mode: str, between: int | None
+) -> None:
+    world = tuned(blockSize=16, tuning={"mode": mode})
+    world.judgement = FAILED
+    write_block(world, 8)
+    failed = world.deployment["status"]["rollout"]["revision"]
+    assert (phase(world), block(world)) == ("RolledBack", "16")
+    write_block(world, between)
+    assert (world.condition("Stalled"), world.condition("Ready"), block(world)) == ("False", "True", "16")
+    assert states(world) == {1: "Stable", 2: "Superseded"}
+    world.judgement = PASSED
+    write_block(world, 8)
+    assert (stable(world), block(world), world.condition("Ready")) == (failed, "8", "True")
+
+
+def test_a_block_that_the_user_still_asks_for_stays_failed_through_restarts_of_the_operator(policy: Policy) -> None:
+    world = tuned(blockSize=16)
+    world.judgement = FAILED
+    write_block(world, 8)
+    world.judgement = PASSED
+    for _ in range(3):
+        world.advance(3600)
+        world.settle()
+    assert (phase(world), block(world), states(world)) == ("RolledBack", "16", {1: "Stable", 2: "Failed"})

@@ -118,6 +118,25 @@ def test_a_group_that_crashes_in_a_loop_is_given_up_after_five_starts() -> None:
     assert (phase(world), world.condition("RolloutHealthy")) == ("RolledBack", "False")
 
 
+def test_a_group_that_is_given_up_when_its_last_pods_are_gone_is_told_with_what_they_said() -> None:
+    world = on_trial(stuck=True)
+    for start in range(5):
+        assert phase(world) == "Canary", start
+        world.advance(60)
+        leader, worker = world.group()
+        if start < 4:
+            leader.update(facts=CRASH)
+            world.reconcile()
+            world.recreate()
+    # The fifth exit is seen only by the new pods that follow it: the operator did not look in between.
+    for pod in (leader, worker):
+        pod.update(terminating=True, ready=False, facts=CRASH)
+    world.reconcile()
+    assert (phase(world), reason(world)) == ("RollingBack", "EngineFailing")
+    assert "exited 5 times" in message(world)
+    assert "NCCL error in rank 1" in message(world)
+
+
 @pytest.mark.parametrize("which", [0, 1], ids=["leader", "worker"])
 def test_an_exit_stays_counted_while_its_group_is_taken_away_pod_by_pod(which: int) -> None:
     """A LeaderWorkerSet deletes the leader of a group in which a container has restarted. The worker goes first, and the leader last."""
