@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.readings import LEASES, Page, delays, distribution, done, histogram_quantile
 from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
+from testbed.gates import each_gate
 from testbed.nodes import NodePool
 from testbed.operator_process import USER, OperatorProcess, install_chart
 from testbed.prometheus import Prometheus
@@ -34,6 +35,8 @@ NAMESPACE = "fleet"
 CHILDREN = ("serviceaccounts", "services", "poddisruptionbudgets", "networkpolicies", "controllerrevisions", "deployments")
 PODS_PER_NODE = 96
 """A kubelet's usual limit is 110 pods; nodes with as many accelerators keep 5,000 pods within the 256 nodes of a test cluster."""
+NOT_COMPARED = {"analysis": each_gate(enabled=False), "probe": {"enabled": False}}
+"""Part of ``spec.rollout``: a candidate that serves is promoted. Idle engines give no evidence, so that it would wait for its deadline."""
 QUIET_S = 5.0
 """The fleet counts as settled after this time without a write."""
 
@@ -313,7 +316,7 @@ def _deployment(name: str, replicas: int) -> dict[str, Any]:
         "apiVersion": "serving.dflash.io/v1alpha1",
         "kind": "DFlashDeployment",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"target": {"model": "Qwen/Qwen3.5-9B"}, "replicas": replicas},
+        "spec": {"target": {"model": "Qwen/Qwen3.5-9B"}, "replicas": replicas, "rollout": NOT_COMPARED},
     }
 
 

@@ -26,6 +26,7 @@ from tests.cluster.test_optional_kinds import POD_MONITOR_CRD
 from tests.conftest import StartOperator
 from tests.support.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with
 from tests.support.releases import default_release
+from tests.support.webhooks import webhook_down
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("leader_worker_sets")]
 
@@ -379,3 +380,22 @@ def test_replicas_outlive_the_orphan_delete_of_their_leader_worker_set(
     wait_whole(deployment, 3)
     assert before < uids(deployment)
     step("scaled to 3")
+
+
+def test_a_webhook_of_leader_worker_sets_that_is_down_costs_no_group(
+    start_operator: StartOperator, cluster: Cluster, namespace: str, step: Steps
+) -> None:
+    start_operator()
+    deployment = Deployment(cluster, namespace).create(spec())
+    wait_whole(deployment, 2)
+    before = uids(deployment)
+    step("Ready with 2 groups")
+    with webhook_down(cluster, namespace, group="leaderworkerset.x-k8s.io", resource="leaderworkersets"):
+        deployment.patch(replicas=3, drafter={"revision": NEW})
+        wait_until(lambda: deployment.condition("Stalled")[:2] == ("True", "WritesFail"), "the outage in a condition")
+        assert "down.example.io" in deployment.condition("Stalled")[2]
+        assert uids(deployment) == before
+        step("the webhook is down: told in Stalled, both groups kept")
+    wait_until(lambda: deployment.condition("Stalled")[0] == "False", "the outage to be over")
+    wait_whole(deployment, 3)
+    step("the webhook answers again: 3 groups with the new drafter")
