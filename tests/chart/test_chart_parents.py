@@ -53,6 +53,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
             1,
             id="global of others",
         ),
+        pytest.param({"dflash-operator": {"enabled": None}, "dflash-models": MODEL}, True, 1, id="enabled null"),
         pytest.param({"global": None, "dflash-models": MODEL}, True, 1, id="global null"),
         pytest.param({"dflash-operator": {"global": {"imageRegistry": "registry.example"}}}, True, 0, id="global of the part"),
     ],
