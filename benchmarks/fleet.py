@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import positive
 from benchmarks.readings import LEASES, Page, delays, distribution, done, histogram_quantile
 from testbed.audit import WRITE_VERBS
 from testbed.cluster import Cluster
@@ -62,9 +63,9 @@ class Size:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
-    parser.add_argument("--deployments", type=int, default=50, metavar="N", help="DFlashDeployments (default %(default)s)")
-    parser.add_argument("--replicas", type=int, default=4, metavar="R", help="replicas of each (default %(default)s)")
-    parser.add_argument("--samples", type=int, default=50, metavar="N", help="changes made one at a time (default %(default)s)")
+    parser.add_argument("--deployments", type=positive, default=50, metavar="N", help="DFlashDeployments (default %(default)s)")
+    parser.add_argument("--replicas", type=positive, default=4, metavar="R", help="replicas of each (default %(default)s)")
+    parser.add_argument("--samples", type=positive, default=50, metavar="N", help="changes made one at a time (default %(default)s)")
     parser.add_argument(
         "--settled-seconds", type=float, default=60.0, metavar="S", help="observation of the settled fleet (default %(default)s)"
     )

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import positive
 from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
@@ -79,7 +80,7 @@ def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
     counts = Counter(block for series in table for block in series.lengths if block > OFF and len(_loads(series, block)) > 1)
     ranked = sorted(counts, key=lambda block: (block not in USUAL, -counts[block], -block))[:2]
     if len(ranked) < 2:
-        raise ValueError("the table has no two block sizes with acceptance and two loads each")
+        raise ValueError("the tables have no two block sizes with an acceptance length and two loads each; measure a second block size")
     return min(ranked), max(ranked)
 
 
@@ -87,7 +88,7 @@ def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days:
     """Returns workloads evenly spread over the table. Raises ValueError if none was measured at both blocks."""
     sound = [series for series in table if all(block in series.lengths and len(_loads(series, block)) > 1 for block in blocks)]
     if not sound:
-        raise ValueError("no workload was measured at both blocks")
+        raise ValueError(f"no workload was measured at both block sizes, {blocks[0]} and {blocks[1]}, at two loads each; measure one")
     count = min(cells, len(sound))
     return [_subject(sound[place * len(sound) // count], sound, blocks, days) for place in range(count)]
 
@@ -193,17 +194,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.traces", description="The tuner in closed loop over simulated days.")
     parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
     parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
-    parser.add_argument("--cells", type=int, default=CELLS, help=f"workloads to take turns (default {CELLS})")
-    parser.add_argument("--days", type=int, help=f"length of a trace (default {DAYS})")
+    parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
+    parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
     parser.add_argument("--trace", action="append", help="only traces of this name; may be repeated")
     options = parser.parse_args(arguments)
-    table = load(options.tables, options.accept)
-    blocks = two_blocks(table)
     days = options.days or (QUICK_DAYS if options.quick else DAYS)
+    try:
+        table = load(options.tables, options.accept)
+        blocks = two_blocks(table)
+        chosen = subjects(table, blocks, options.cells, days)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    known = {trace.name for trace in chosen[0].traces}
+    if unknown := sorted(set(options.trace or ()) - known):
+        parser.exit(2, f"{parser.prog}: --trace {unknown[0]}: there is no such trace; there are {', '.join(sorted(known))}\n")
     done = []
     replicas, restarts_s = ((2,), (60,)) if options.quick else (REPLICAS, RESTARTS_S)
-    for result in results(subjects(table, blocks, options.cells, days), blocks, replicas, restarts_s, options.trace):
+    for result in results(chosen, blocks, replicas, restarts_s, options.trace):
         print(json.dumps(result.line()), flush=True)
         done.append(result)
     print(json.dumps(summary(done)))

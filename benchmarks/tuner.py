@@ -104,7 +104,9 @@ class Benchmark:
         self.cells = [cell for cell in found if any(candidate_block in cell.series.lengths for candidate_block in cell.candidate_blocks)]
         self.without_acceptance = len(found) - len(self.cells)
         if not self.cells:
-            raise ValueError("the table has no cell with two block sizes and an acceptance length")
+            raise ValueError(
+                "the tables have no cell with two block sizes and an acceptance length; measure a second block size at one load"
+            )
         self.starts = self._choose_starts()
         self._priors = {series.model: Priors.load().without(series.model).prior() for series in table}
 
@@ -217,7 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
     parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
     options = parser.parse_args(arguments)
-    benchmark = Benchmark(load(options.tables, options.accept))
+    try:
+        benchmark = Benchmark(load(options.tables, options.accept))
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     summary: dict[str, Any] = {"summary": True}
     for protocol in (benchmark.cold_varied, benchmark.cold_single, benchmark.warm):
         outcomes = [protocol(start) for start in benchmark.starts]

@@ -1,15 +1,13 @@
-"""Reads measured tables: ``model, workload, concurrency, block_size, method, tok_per_s``, with acceptance lengths in a second file.
-
-Of several rows for the same cell the first one counts. Step times are ``c * tau / tok_per_s``.
-"""
+"""Series of measured tables. Of several rows for the same cell the first one counts. Step times are ``c * tau / tok_per_s``."""
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from testbed.measured_tables import read_lengths, read_speeds
 
 
 @dataclass(frozen=True)
@@ -38,21 +36,14 @@ class Series:
 
 
 def load(tables: Path, accept: Path) -> tuple[Series, ...]:
-    """Reads the rows of methods DFlash and AR. Raises OSError, KeyError (a column is missing) or ValueError."""
+    """Returns the series of both files. Raises TableError."""
     lengths: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    with accept.open(newline="") as rows:
-        for row in csv.DictReader(rows):
-            if row["method"] == "DFlash" and row["accept_len"]:
-                model, workload = row["model"], row["workload"]
-                for key in ((row.get("source") or "", model, workload), (model, workload)):
-                    lengths[key].setdefault(int(row["block_size"]), float(row["accept_len"]))
+    for length in read_lengths(accept):
+        for key in ((length.source, length.model, length.workload), (length.model, length.workload)):
+            lengths[key].setdefault(length.block_size, length.tokens)
     speeds: dict[tuple[str, str, str], dict[tuple[int, int], float]] = defaultdict(dict)
-    with tables.open(newline="") as rows:
-        for row in csv.DictReader(rows):
-            if row["method"] in ("DFlash", "AR") and row["tok_per_s"]:
-                block = int(row["block_size"]) if row["method"] == "DFlash" else 1
-                cell = speeds[row.get("source") or "", row["model"], row["workload"]]
-                cell.setdefault((block, int(row["concurrency"])), float(row["tok_per_s"]))
+    for speed in read_speeds(tables):
+        speeds[speed.source, speed.model, speed.workload].setdefault((speed.block_size, speed.concurrency), speed.tokens_per_s)
     return tuple(
         Series(source, model, workload, cell, {1: 1.0, **lengths.get((source, model, workload), lengths[model, workload])})
         for (source, model, workload), cell in speeds.items()

@@ -46,6 +46,11 @@ def schema(meanings: Mapping[tuple[str, ...], str]) -> Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_closed(
             {
+                "enabled": {
+                    "description": "What a parent chart switches this chart on and off with: its condition in Chart.yaml. "
+                    "This chart does not use it itself.",
+                    "type": ["boolean", "null"],
+                },
                 "global": {"description": "What parent charts keep for all of their charts; not used here.", "type": "object"},
                 "defaults": _closed({name: {"description": meanings["defaults", name], **node} for name, node in parts.items()}),
                 "models": {"description": meanings["models",], "type": "array", "items": _closed(entry)},

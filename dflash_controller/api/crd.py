@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from dflash_controller.api import names
+from dflash_controller.api.patterns import QUANTITY, REFUSALS
 from dflash_controller.api.rules import Rule, rules
 from dflash_controller.api.status import Status
 from dflash_controller.api.structural import Schema, structural
@@ -75,13 +76,34 @@ def _schema(all_rules: tuple[Rule, ...]) -> Schema:
             "kind": {"type": "string"},
             # The bound keeps the cost of the rule on the name low; the API server has the same one.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": structural(Spec),
+            "spec": _with_messages(structural(Spec)),
             "status": structural(Status),
         },
     }
     for rule in all_rules:
         node(schema, rule.path).setdefault("x-kubernetes-validations", []).append(rule.to_json())
     return schema
+
+
+def _with_messages(node: Any) -> Any:
+    """Returns a part of the schema with each pattern as a CEL rule that says what is allowed. Raises KeyError for an unknown pattern."""
+    if isinstance(node, list):
+        return [_with_messages(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    done = {key: _with_messages(value) for key, value in node.items()}
+    if isinstance(pattern := done.get("pattern"), str):
+        del done["pattern"]
+        rule = {"rule": _matches(pattern, or_integer="x-kubernetes-int-or-string" in done), "message": REFUSALS[pattern].message}
+        done["x-kubernetes-validations"] = [rule]
+    return done
+
+
+def _matches(pattern: str, *, or_integer: bool) -> str:
+    """Returns the CEL expression of a pattern. For the API server a text that may be an integer has no bound."""
+    if pattern == QUANTITY:
+        return "type(self) == int || (isQuantity(string(self)) && !string(self).startsWith('-'))"
+    return f"type(self) == int || string(self).matches(r'{pattern}')" if or_integer else f"self.matches(r'{pattern}')"
 
 
 def node(schema: Schema, path: str) -> Schema:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from dflash_controller.api.patterns import REFUSALS
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 
@@ -16,7 +17,6 @@ _REMEDIES = {
     "missing": "Set it.",
     "extra_forbidden": "Remove it, or check its spelling with kubectl explain dfd.spec --recursive.",
     "literal_error": "Use one of the values named.",
-    "string_pattern_mismatch": "Change it to match; kubectl explain shows an example.",
 }
 
 
@@ -60,11 +60,18 @@ def _problems(errors: Sequence[ErrorDetails]) -> list[Problem]:
         path = json_path(location)
         if len(location) < len(error["loc"]):
             found.pop(path, None)  # the last block size, text, says it best
-        message = (
-            error["msg"].removeprefix("Input ").replace("should", "must", 1) if error["type"] != "extra_forbidden" else "is not a field"
-        )
-        found.setdefault(path, Problem(path, message, _REMEDIES.get(error["type"], "Change it.")))
+        found.setdefault(path, _problem(path, error))
     return list(found.values())
+
+
+def _problem(path: str, error: ErrorDetails) -> Problem:
+    if error["type"] == "string_pattern_mismatch":
+        refusal = REFUSALS[error["ctx"]["pattern"]]
+        return Problem(path, refusal.allowed, f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}.")
+    if error["type"] == "extra_forbidden":
+        return Problem(path, "is not a field", _REMEDIES[error["type"]])
+    message = error["msg"].removeprefix("Input ").replace("should", "must", 1)
+    return Problem(path, message, _REMEDIES.get(error["type"], "Change it."))
 
 
 def _union_arm(part: int | str) -> bool:

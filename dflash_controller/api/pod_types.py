@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from dflash_controller.api import patterns
 from dflash_controller.api.schema import (
     REVISION,
     AbsolutePath,
@@ -53,7 +54,7 @@ class EnvVarSource(Model):
 class EnvVar(Model):
     """One environment variable of the engine container."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = Field(
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=patterns.VARIABLE_NAME)] = Field(
         description="Name of the variable."
     )
     value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from dflash_controller.api import patterns
 from dflash_controller.api.gates import Analysis
 from dflash_controller.api.schema import LIVE, POLICY, Duration, DurationOrZero, IntOrPercent, Model
 
@@ -71,11 +72,11 @@ class Probe(Model):
 class RolloutWindow(Model):
     """When rollouts may start. One that is under way is carried on."""
 
-    schedule: Annotated[
-        Annotated[str, StringConstraints(min_length=9, max_length=120, pattern=r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$")], POLICY
-    ] = Field(description="Start of the window as a cron expression of five fields, for instance '0 22 * * 1-5'.")
+    schedule: Annotated[Annotated[str, StringConstraints(min_length=9, max_length=120, pattern=patterns.CRON)], POLICY] = Field(
+        description="Start of the window as a cron expression of five fields, for instance '0 22 * * 1-5'."
+    )
     duration: Annotated[Duration, POLICY] = Field(description="Length of the window, for instance 4h.")
-    time_zone: Annotated[Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_+/-]*$")] | None, POLICY] = Field(
+    time_zone: Annotated[Annotated[str, StringConstraints(max_length=64, pattern=patterns.TIME_ZONE)] | None, POLICY] = Field(
         None, description="Time zone of the schedule, for instance Europe/Berlin. Default Etc/UTC."
     )
 

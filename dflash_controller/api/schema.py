@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from dflash_controller.api import patterns
+
 FieldClass = Literal["revision", "live", "policy"]
 
 CLASS_KEY = "x-dflash-class"
@@ -42,37 +44,30 @@ class Model(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
 
 
-DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-
-ModelId = Annotated[
-    str, StringConstraints(max_length=200, pattern=r"^[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]*(/[\p{L}\p{N}_][\p{L}\p{M}\p{N}._-]*)?$")
-]
-"""``owner/name`` of a Hugging Face repository. Letters of any script; no leading dash or dot, so it can be neither a flag nor a path."""
-GitRevision = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
-SubdomainName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN)]
-QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=QUALIFIED_NAME)]
-ResourceName = Annotated[
-    str, StringConstraints(max_length=317, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-]
+ModelId = Annotated[str, StringConstraints(max_length=200, pattern=patterns.MODEL_ID)]
+"""``owner/name`` of a Hugging Face repository."""
+GitRevision = Annotated[str, StringConstraints(max_length=200, pattern=patterns.GIT_REVISION)]
+SubdomainName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=patterns.DNS_SUBDOMAIN)]
+QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=patterns.QUALIFIED_NAME)]
+ResourceName = Annotated[str, StringConstraints(max_length=317, pattern=patterns.RESOURCE_NAME)]
 """An extended resource, which always has a domain."""
-LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=patterns.LABEL_VALUE)]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
-DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
-_SPAN = r"([1-9][0-9]{0,4}h)?([1-9][0-9]{0,4}m)?([1-9][0-9]{0,4}s)?"
-Duration = Annotated[str, StringConstraints(min_length=2, max_length=18, pattern=f"^{_SPAN}$")]
+DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=patterns.DATA_KEY)]
+Duration = Annotated[str, StringConstraints(min_length=2, max_length=18, pattern=patterns.DURATION)]
 """Go's notation in whole hours, minutes and seconds, above zero: ``30m``, ``1h30m``, ``90s``."""
-DurationOrZero = Annotated[str, StringConstraints(min_length=2, max_length=18, pattern=f"^(0s|{_SPAN})$")]
-AbsolutePath = Annotated[str, StringConstraints(min_length=2, max_length=1024, pattern=r"^/[^\x00-\x1f:]*$")]
+DurationOrZero = Annotated[str, StringConstraints(min_length=2, max_length=18, pattern=patterns.DURATION_OR_ZERO)]
+AbsolutePath = Annotated[str, StringConstraints(min_length=2, max_length=1024, pattern=patterns.ABSOLUTE_PATH)]
 
 _INT_OR_STRING = {"x-kubernetes-int-or-string": True}
-Percent = Annotated[str, StringConstraints(max_length=4, pattern=r"^(100|[0-9]{1,2})%$")]
+Percent = Annotated[str, StringConstraints(max_length=4, pattern=patterns.PERCENT)]
 IntOrPercent = Annotated[
-    int | Percent, Field(json_schema_extra=_INT_OR_STRING | {"maxLength": 4, "pattern": r"^(100|[0-9]{1,2})%$", "minimum": 0})
+    int | Percent, Field(json_schema_extra=_INT_OR_STRING | {"maxLength": 4, "pattern": patterns.PERCENT, "minimum": 0})
 ]
-QUANTITY = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$"
-QuantityString = Annotated[str, StringConstraints(max_length=32, pattern=QUANTITY)]
-Quantity = Annotated[int | QuantityString, Field(json_schema_extra=_INT_OR_STRING | {"maxLength": 32, "pattern": QUANTITY, "minimum": 0})]
+QuantityString = Annotated[str, StringConstraints(max_length=32, pattern=patterns.QUANTITY)]
+Quantity = Annotated[
+    int | QuantityString, Field(json_schema_extra=_INT_OR_STRING | {"maxLength": 32, "pattern": patterns.QUANTITY, "minimum": 0})
+]
 
 
 def list_map(*keys: str) -> dict[str, Any]:

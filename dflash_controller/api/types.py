@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from dflash_controller.api import patterns
 from dflash_controller.api.pod_types import (
     Affinity,
     EmptyDir,
@@ -80,8 +81,6 @@ __all__ = [
     "field_classes",
 ]
 
-EXTRA_ARG = r"^--[a-z0-9][a-z0-9-]*(=.*)?$"
-
 
 class Target(Model):
     """The model that is served."""
@@ -131,23 +130,21 @@ class Engine(Model):
     """The inference engine."""
 
     name: Annotated[Literal["sglang", "vllm"] | None, REVISION] = Field(None, description="sglang (default) or vllm.")
-    version: Annotated[
-        Annotated[str, StringConstraints(max_length=32, pattern=r"^[0-9]+(\.[0-9]+){1,3}([._-]?[a-z]+[0-9]*)?$")] | None, REVISION
-    ] = Field(
+    version: Annotated[Annotated[str, StringConstraints(max_length=32, pattern=patterns.ENGINE_RELEASE)] | None, REVISION] = Field(
         None,
         description="Engine release (major.minor.patch); decides the command line. "
         "Default: the newest release this operator was tested with.",
     )
-    image: Annotated[
-        Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$")] | None, REVISION
-    ] = Field(None, description="Container image that holds this release. Default: the engine's own image of the version.")
-    extra_args: Annotated[tuple[Annotated[str, StringConstraints(min_length=3, max_length=1024, pattern=EXTRA_ARG)], ...], REVISION] = (
-        Field(
-            (),
-            max_length=64,
-            description="More flags for the engine, one --flag or --flag=value each. Flags the operator sets itself are refused, "
-            "and so is every abbreviation of one.",
-        )
+    image: Annotated[Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=patterns.IMAGE)] | None, REVISION] = Field(
+        None, description="Container image that holds this release. Default: the engine's own image of the version."
+    )
+    extra_args: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=3, max_length=1024, pattern=patterns.EXTRA_ARG)], ...], REVISION
+    ] = Field(
+        (),
+        max_length=64,
+        description="More flags for the engine, one --flag or --flag=value each. Flags the operator sets itself are refused, "
+        "and so is every abbreviation of one.",
     )
     env: Annotated[tuple[EnvVar, ...], REVISION] = Field(
         (), max_length=64, description="Environment variables of the engine container.", json_schema_extra=list_map("name")
@@ -231,7 +228,7 @@ class Spec(Model):
         None,
         description="Stop every write to child objects, rollback and repair too; pods keep serving, the status is updated. Default false.",
     )
-    restart_id: Annotated[Annotated[str, StringConstraints(max_length=63, pattern=r"^[-A-Za-z0-9_.:]*$")] | None, REVISION] = Field(
+    restart_id: Annotated[Annotated[str, StringConstraints(max_length=63, pattern=patterns.RESTART_ID)] | None, REVISION] = Field(
         None,
         description="Any text; a new one restarts all engines within the rollout's budget, "
         "with branches and operator defaults resolved anew.",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from testbed.measured_tables import TableError
 from testbed.simulator.argv import ArgvError
 from testbed.simulator.control import control_app
 from testbed.simulator.engine import SimulatedEngine
@@ -30,9 +31,13 @@ from testbed.simulator.table import SEED_ACCEPT, SEED_TABLES, Table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    table = Table.load(options.tables, options.accept)
+    try:
+        table = Table.load(options.tables, options.accept)
+    except TableError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     run = _fleet(options, table) if options.command == "fleet" else _serve(options, table)
     return asyncio.run(run)
 

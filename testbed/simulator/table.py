@@ -1,8 +1,6 @@
 """Step time and acceptance of a model, from measured tables.
 
-A table is a CSV with the columns ``model, workload, concurrency, block_size, method, tok_per_s``; its companion has ``model, workload,
-block_size, method, accept_len``. Rows of method ``DFlash`` and ``AR`` (no speculation, used as block 1) count. If several rows have the
-same cell, the first one counts. The step time of a cell is ``s = c * tau / tok_per_s``.
+If several rows of a table have the same cell, the first one counts. The step time of a cell is ``s = c * tau / tok_per_s``.
 
 Between cells:
 
@@ -18,7 +16,6 @@ Between cells:
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -26,6 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from testbed.measured_tables import Length, Speed, read_lengths, read_speeds
 from testbed.simulator.acceptance import AcceptanceCurve, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -119,26 +117,20 @@ class ModelTable:
 class Table:
     """All models of one pair of CSV files."""
 
-    def __init__(self, rows: Iterable[Mapping[str, str]], accept_rows: Iterable[Mapping[str, str]]) -> None:
+    def __init__(self, speeds: Iterable[Speed], lengths: Iterable[Length]) -> None:
         self._acceptance: dict[str, dict[tuple[str, int], AcceptanceCurve]] = defaultdict(dict)
-        for row in accept_rows:
-            if row["method"] == "DFlash":
-                key = (row["workload"], int(row["block_size"]))
-                self._acceptance[row["model"]].setdefault(key, solve(float(row["accept_len"]), key[1]))
+        for length in lengths:
+            key = (length.workload, length.block_size)
+            self._acceptance[length.model].setdefault(key, solve(length.tokens, key[1]))
         self._cells: dict[str, _Cells] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-        for row in rows:
-            if row["method"] in ("DFlash", "AR"):
-                block = int(row["block_size"]) if row["method"] == "DFlash" else 1
-                self._cells[row["model"]][row["workload"]][block].setdefault(int(row["concurrency"]), float(row["tok_per_s"]))
-        if not self._cells:
-            raise ValueError("the table has no row of method DFlash or AR")
+        for speed in speeds:
+            self._cells[speed.model][speed.workload][speed.block_size].setdefault(speed.concurrency, speed.tokens_per_s)
         self._models: dict[str, ModelTable] = {}
 
     @classmethod
     def load(cls, tables: Path = SEED_TABLES, accept: Path = SEED_ACCEPT) -> Table:
-        """Reads both files. Raises OSError, KeyError (a column is missing) or ValueError."""
-        with tables.open(newline="") as rows, accept.open(newline="") as accept_rows:
-            return cls(csv.DictReader(rows), csv.DictReader(accept_rows))
+        """Reads both files. Raises TableError."""
+        return cls(read_speeds(tables), read_lengths(accept))
 
     @property
     def models(self) -> tuple[str, ...]:

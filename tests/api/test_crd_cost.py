@@ -50,7 +50,8 @@ def factors(cluster: Cluster, crd: dict[str, Any], pattern: str) -> list[float]:
 def test_all_rules_together_cost_less_than_half_of_the_budget(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     crd = other_crd()
     for node in nodes_with_rules(crd):
-        node["x-kubernetes-validations"] *= COPIES
+        # Without their messages, so that the request stays small enough for the API server.
+        node["x-kubernetes-validations"] = [{"rule": rule["rule"], "message": "-"} for rule in node["x-kubernetes-validations"]] * COPIES
     (share,) = factors(cluster, crd, "entire OpenAPIv3 schema")
     with capsys.disabled():
         print(f"\nCEL cost: {share:.1%} of the budget of the whole definition")

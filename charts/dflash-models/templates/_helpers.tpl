@@ -81,3 +81,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: dflash
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
+
+{{/* A value that only a parent chart's condition reads has no effect without one. */}}
+{{- define "dflash-models.checkEnabled" -}}
+{{- if and .Chart.IsRoot (eq (.Values.enabled | toString) "false") -}}
+{{- fail "enabled=false: only a parent chart reads enabled, by its condition. This chart is not in one; uninstall the release instead" -}}
+{{- end -}}
+{{- end -}}

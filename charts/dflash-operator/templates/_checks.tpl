@@ -120,3 +120,10 @@ settings: leaseDurationSeconds (%v) must be more than renewDeadlineSeconds (%v),
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* A value that only a parent chart's condition reads has no effect without one. */}}
+{{- define "dflash-operator.checkEnabled" -}}
+{{- if and .Chart.IsRoot (eq (.Values.enabled | toString) "false") -}}
+{{- fail "enabled=false: only a parent chart reads enabled, by its condition. This chart is not in one; uninstall the release instead" -}}
+{{- end -}}
+{{- end -}}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from dflash_controller.api import names
 from dflash_controller.api.crd import crd
 from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.patterns import REFUSALS
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.schema import CLASS_TEXT
+from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec, as_written, field_classes
+from hack.crd import definition
 
 LEAST = {"target": {"model": "Qwen/Qwen3.5-9B"}}
 
@@ -77,7 +82,33 @@ def test_errors_name_the_field_and_a_remedy() -> None:
 def test_a_union_is_one_problem_at_its_own_path() -> None:
     (problem,) = refused(rollout={"maxSurge": "half"})
     assert problem.field == "spec.rollout.maxSurge"
-    assert "match pattern" in problem.message
+    assert str(problem) == (
+        "spec.rollout.maxSurge: must be a number of replicas or a percentage from 0% to 100%. "
+        'Write 1 without quotation marks, or "25%" with them.'
+    )
+
+
+def test_a_local_path_as_a_model_is_told_how_local_weights_are_served() -> None:
+    (problem,) = refused(target={"model": "/models/x"})
+    assert problem.message.startswith("must be a repository on Hugging Face, as in Qwen/Qwen3.5-9B")
+    assert "spec.storage.persistentVolumeClaim with readOnly: true" in problem.remedy
+
+
+def patterns(node: Any) -> Iterator[str]:
+    """Every regular expression of a schema."""
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key == "pattern" and isinstance(value, str))
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from patterns(child)
+
+
+def test_no_pattern_refuses_without_saying_what_is_allowed_and_what_to_do() -> None:
+    spec = yaml.safe_load(definition())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert not list(patterns(spec))
+    assert set(patterns(structural(Spec))) == set(REFUSALS), "each pattern of the types, and no other, has a text"
+    for refusal in REFUSALS.values():
+        assert refusal.allowed.startswith("must be ")
 
 
 def test_a_malformed_map_key_is_named() -> None:

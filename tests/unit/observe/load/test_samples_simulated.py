@@ -15,6 +15,7 @@ from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
+from testbed.measured_tables import Length, Speed
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.settings import EngineSettings
@@ -146,9 +147,8 @@ CLIFF_MS = {1: 8.4, 8: 9.4, 16: 10.5, 20: 23.1, 32: 26.3}
 @pytest.mark.parametrize("jump_s", [70.0, 80.0, 88.0])
 def test_a_stretch_on_both_sides_of_a_cliff_is_no_point(name: str, jump_s: float) -> None:
     """There the mean step time lies far above the curve at the mean load."""
-    row = {"model": "m", "workload": WORKLOAD, "method": "DFlash", "block_size": "16"}
-    rows = [row | {"concurrency": str(c), "tok_per_s": str(6400 * c / ms)} for c, ms in CLIFF_MS.items()]
-    simulated = engine(name, table=Table(rows, [row | {"accept_len": "6.4"}]).model("m"))
+    speeds = [Speed("", "m", WORKLOAD, c, 16, 6400 * c / ms) for c, ms in CLIFF_MS.items()]
+    simulated = engine(name, table=Table(speeds, [Length("", "m", WORKLOAD, 16, 6.4)]).model("m"))
     made = loaded(simulated, lambda at: 1 if at < jump_s else 32, 150.0)
     assert all(abs(error) <= 0.1 for error in errors(simulated, made))
     assert len(errors(simulated, made)) >= 2

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.measured_tables import Speed
 from testbed.simulator.acceptance import AcceptanceCurve, Sampler, solve
 from testbed.simulator.table import DATA, SEED_TABLES, Table, seed_table
 
@@ -109,6 +110,5 @@ def test_another_table_of_the_same_columns_and_its_first_row_per_cell() -> None:
 
 
 def test_throughput_without_acceptance_is_refused() -> None:
-    row = {"model": "m", "workload": "w", "concurrency": "1", "block_size": "8", "method": "DFlash", "tok_per_s": "10"}
     with pytest.raises(ValueError, match="no acceptance length"):
-        Table([row], []).model("m")
+        Table([Speed("", "m", "w", 1, 8, 10.0)], []).model("m")

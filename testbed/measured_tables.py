@@ -1,0 +1,134 @@
+"""Reads measured tables, which are CSV files, and says in one line what is wrong with one: file, line, column and remedy.
+
+A table of speeds has the columns ``model, workload, concurrency, block_size, method, tok_per_s``. A table of acceptance lengths has
+``model, workload, block_size, method, accept_len``. Both may have more, and ``source`` is read where there is one. Rows of method ``DFlash`` count,
+and in a table of speeds those of ``AR`` (no speculation, block size 1). A row without a measured value counts as not measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LARGEST = 1_000_000
+
+
+class TableError(ValueError):
+    """A table that cannot be used. The text names the file and, where there is one, line and column, and ends with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One measured cell: output tokens per second of all requests together."""
+
+    source: str
+    model: str
+    workload: str
+    concurrency: int
+    block_size: int
+    """1 is without speculation."""
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """One measured acceptance length, in tokens per verify step."""
+
+    source: str
+    model: str
+    workload: str
+    block_size: int
+    tokens: float
+
+
+def read_speeds(path: Path) -> list[Speed]:
+    """Returns the measured cells, in the order of the file. Raises TableError."""
+    found = []
+    for row in _rows(path, ("model", "workload", "concurrency", "block_size", "method", "tok_per_s")):
+        if row.text("method") not in ("DFlash", "AR") or not row.cells["tok_per_s"]:
+            continue
+        block = row.whole("block_size", at_least=2) if row.text("method") == "DFlash" else 1
+        source, model, workload = row.cells.get("source", ""), row.text("model"), row.text("workload")
+        found.append(Speed(source, model, workload, row.whole("concurrency", at_least=1), block, row.number("tok_per_s", above=0)))
+    if not found:
+        raise TableError(f"{path}: has no row of method DFlash or AR with tok_per_s; add what was measured")
+    return found
+
+
+def read_lengths(path: Path) -> list[Length]:
+    """Returns the measured acceptance lengths, in the order of the file. Raises TableError."""
+    found = []
+    for row in _rows(path, ("model", "workload", "block_size", "method", "accept_len")):
+        if row.text("method") != "DFlash" or not row.cells["accept_len"]:
+            continue
+        block, tokens = row.whole("block_size", at_least=2), row.number("accept_len", above=0)
+        if not 1 <= tokens <= block:
+            raise row.wrong("accept_len", f"is {tokens:g}", f"an acceptance length is between 1 and the block size, here {block}")
+        found.append(Length(row.cells.get("source", ""), row.text("model"), row.text("workload"), block, tokens))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    path: Path
+    line: int
+    cells: dict[str, str]
+
+    def wrong(self, column: str, what: str, remedy: str) -> TableError:
+        return TableError(f"{self.path}, line {self.line}, column {column}: {what}; {remedy}")
+
+    def text(self, column: str) -> str:
+        if not self.cells[column]:
+            raise self.wrong(column, "is empty", "fill it in, or remove the row")
+        return self.cells[column]
+
+    def whole(self, column: str, *, at_least: int) -> int:
+        text = self.text(column)
+        if not (text.isascii() and text.isdecimal()) or not at_least <= int(text[:9]) <= _LARGEST:
+            raise self.wrong(column, f"is {text!r}", f"write a whole number from {at_least} to {_LARGEST}")
+        return int(text)
+
+    def number(self, column: str, *, above: float) -> float:
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value <= above:
+            raise self.wrong(column, f"is {text!r}", f"write a number above {above:g}, with a point and no unit")
+        return value
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            yield from _parsed(path, csv.reader(lines, strict=True), columns)
+    except OSError as error:
+        raise TableError(f"{path}: {error.strerror}; give a CSV file that can be read") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path}: is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
+
+
+def _parsed(path: Path, lines: Iterator[list[str]], columns: Sequence[str]) -> Iterator[_Row]:
+    line = 1
+    try:
+        header = next(lines, [])
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise TableError(f"{path}, line 1: has no column {', '.join(missing)}; begin with a line that names {', '.join(columns)}")
+        twice = [column for column in columns if header.count(column) > 1]
+        if twice:
+            raise TableError(f"{path}, line 1, column {twice[0]}: is there twice; remove one")
+        for values in lines:
+            line = getattr(lines, "line_num", 0)
+            if not values:
+                continue
+            if len(values) != len(header):
+                what = f"has {len(values)} cells, and the header {len(header)}"
+                raise TableError(f"{path}, line {line}: {what}; put a cell with a comma into quotation marks")
+            yield _Row(path, line, {name: value.strip() for name, value in zip(header, values, strict=True)})
+    except csv.Error as error:
+        raise TableError(f"{path}, after line {line}: {error}; save it as CSV") from error
