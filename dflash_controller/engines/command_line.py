@@ -86,9 +86,9 @@ def read(request: LaunchRequest, merged: Iterable[str], canonical: Callable[[str
 
 
 def _canonical(flag: Flag, canonical: Callable[[str], str]) -> tuple[str, str]:
-    if flag.name != flag.subject:
-        return canonical(flag.subject), "false"
-    return canonical(flag.name), flag.value or ""
+    name = canonical(flag.subject)
+    off = flag.name != flag.subject or (flag.name.startswith("--disable-") and name.startswith("--enable-"))
+    return name, "false" if off else flag.value or ""
 
 
 def problems(line: CommandLine, rules: Sequence[Rule], known: Sequence[Problem] = ()) -> list[Problem]:

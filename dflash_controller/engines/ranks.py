@@ -22,18 +22,19 @@ class Ranks:
     owned: frozenset[str]
     multiply: frozenset[str]
     divide: frozenset[str]
-    outside: frozenset[str]
+    outside: Mapping[str, str | None]
+    """With the one value that starts nothing."""
     other: frozenset[str]
 
     @property
     def classified(self) -> frozenset[str]:
         """Every option of the table."""
-        return self.owned | self.multiply | self.divide | self.outside | self.other
+        return self.owned | self.multiply | self.divide | self.outside.keys() | self.other
 
     @property
     def checked(self) -> frozenset[str]:
         """Options that extraArgs may carry with some values only."""
-        return self.multiply | self.divide | self.outside
+        return self.multiply | self.divide | self.outside.keys()
 
     def broken(self, line: CommandLine, inside: frozenset[str] = frozenset()) -> Iterator[Broken]:
         """What would start more ranks than the pods have GPUs. ``inside``: options of ``multiply`` that divide here."""
@@ -54,7 +55,7 @@ class Ranks:
                     f"Use a divisor of {tensor}, or change spec.parallelism.tensor",
                 )
         for name in sorted(self.outside):
-            if line.on(name):
+            if name in line.values and line.get(name) not in ("false", self.outside[name]):
                 yield Broken(
                     (name,),
                     f"{name} places ranks outside the GPUs that spec.parallelism gives the pods",
@@ -64,7 +65,10 @@ class Ranks:
 
 def _load() -> Mapping[str, Ranks]:
     data = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("ranks.yaml").read_text(encoding="utf-8"))
-    return {engine: Ranks(**{name: frozenset(options) for name, options in classes.items()}) for engine, classes in data.items()}
+    return {
+        engine: Ranks(outside=classes.pop("outside"), **{name: frozenset(options) for name, options in classes.items()})
+        for engine, classes in data.items()
+    }
 
 
 RANKS = _load()

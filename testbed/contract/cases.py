@@ -30,6 +30,7 @@ class Case:
     refused: Mapping[str, str] = field(default_factory=dict)
     ours: LaunchRequest | None = None
     gpu: str = B200
+    env: Mapping[str, str] = field(default_factory=dict)
     dense: bool = False
     drafter: bool = True
     speculative: Mapping[str, Any] | None = None

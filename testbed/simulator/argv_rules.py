@@ -135,8 +135,8 @@ def _sglang_mamba(now: tuple[int, ...], values: Values, host: Host) -> str | Non
         return "extra_buffer is not supported; use no_buffer."
     if values["enable_linear_replayssm"]:
         return "--enable-linear-replayssm requires --mamba-radix-cache-strategy no_buffer"
-    drafts = values["speculative_num_draft_tokens"]
-    if drafts is not None and values["speculative_algorithm"] and interval < drafts:
+    drafts = values["speculative_num_draft_tokens"] or (_DEFAULT_BLOCK if now >= version("0.5.20") else 0)
+    if values["speculative_algorithm"] and interval < drafts:
         return f"mamba_track_interval ({interval}) must be at least the number of draft tokens ({drafts})."
     return "mamba_track_interval must be divisible by page_size" if page and interval % page else None
 
@@ -201,7 +201,11 @@ def _vllm(release: str, values: Values, facts: Mapping[str, Any], host: Host) ->
         return "World size must be divisible by nnodes"
     if host.gpus_per_node is not None and tensor * pipeline // nodes > host.gpus_per_node:
         return f"World size ({tensor * pipeline}) is larger than the number of available GPUs ({host.gpus_per_node}) in this node."
+    if message := _vllm_ranks(values) or _vllm_scheduling(values):
+        return message
     backend = values["attention_backend"]
+    if backend and (values["attention_config"] or {}).get("backend"):
+        return "attention_backend and attention_config.backend are mutually exclusive"
     if backend and str(backend).upper() not in (*facts["attention_backends"], "AUTO"):
         return f"Unknown attention backend: '{backend}'. Valid options are: {', '.join(facts['attention_backends'])}"
     config = values["speculative_config"]
@@ -209,9 +213,38 @@ def _vllm(release: str, values: Values, facts: Mapping[str, Any], host: Host) ->
         return None
     if message := _speculative_config(now, config, facts):
         return message
+    if values["kv_sharing_fast_prefill"]:
+        return "Fast prefill optimization for KV sharing is not compatible with EAGLE"
     if pipeline > 1 and now < version("0.31.0"):
         return "Pipeline parallelism is not supported with speculative decoding"
     return _token_budget(now, values, int(config["num_speculative_tokens"]))
+
+
+def _vllm_ranks(values: Values) -> str | None:
+    replicas, local = values["data_parallel_size"], values["data_parallel_size_local"]
+    if local is not None and local > replicas:
+        return f"data_parallel_size_local ({local}) must be <= data_parallel_size ({replicas})"
+    if values["data_parallel_rank"] is not None and replicas == 1:
+        return "data_parallel_external_lb can only be set when data_parallel_size > 1"
+    if values["data_parallel_hybrid_lb"] and local is None:
+        return "data_parallel_size_local must be set to use data_parallel_hybrid_lb."
+    if values["data_parallel_external_lb"] and values["data_parallel_rank"] is None:
+        return "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+    if values["enable_elastic_ep"] and not values["enable_eplb"]:
+        return "Elastic EP is only supported with enable_eplb=True."
+    if values["enable_dbo"] and values["all2all_backend"] == "allgather_reducescatter":
+        return "Microbatching currently only supports the deepep_low_latency, deepep_high_throughput, and nixl_ep all2all backends."
+    return None
+
+
+def _vllm_scheduling(values: Values) -> str | None:
+    tokens, length = values["max_num_batched_tokens"], values["max_model_len"]
+    if values["enable_chunked_prefill"] is False and tokens and (not isinstance(length, int) or length > int(tokens)):
+        return f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length})."
+    active, requests = values.get("max_num_active_seqs"), values["max_num_seqs"]
+    if active is not None and requests is not None and active > requests:
+        return f"max_num_active_seqs ({active}) cannot be greater than max_num_seqs ({requests})."
+    return None
 
 
 def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, Any]) -> str | None:

@@ -19,7 +19,7 @@ from dflash_controller.engines.releases import version
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 from dflash_controller.engines.vllm.probe import VllmReading
-from dflash_controller.engines.vllm.rules import BACKEND, RULES
+from dflash_controller.engines.vllm.rules import BACKEND, RULES, canonical
 from dflash_controller.engines.vllm.sizes import TOKENS, capture_size, safe_token_budget
 
 _MASTER_PORT = 29500
@@ -63,7 +63,7 @@ class VLLM:
         if isinstance(request.speculation, Schedule) and version(request.release) < version(SCHEDULE_SINCE):
             message = f"vLLM {request.release} cannot follow a schedule of block sizes with CUDA graphs"
             problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
-        return broken_rules(read(request, _arguments(request, _leader(request))[1:]), RULES, problems)
+        return broken_rules(read(request, _arguments(request, _leader(request))[1:], canonical), RULES, problems)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""
@@ -89,7 +89,10 @@ def _arguments(request: LaunchRequest, owned: list[Flag]) -> tuple[str, ...]:
     def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
         return merge(owned, defaults=_defaults(request), recommended=recommended, extra=parsed(request.extra_args))
 
-    return (literal(request.target.model), *merged(compatible(known, lambda flags: read(request, merged(flags)), RULES)))
+    return (
+        literal(request.target.model),
+        *merged(compatible(known, lambda flags: read(request, merged(flags), canonical), RULES, canonical)),
+    )
 
 
 def _distributed(request: LaunchRequest, rank: str) -> list[Flag]:

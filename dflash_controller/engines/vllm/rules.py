@@ -67,8 +67,8 @@ def _sizes(line: CommandLine) -> Iterator[Broken]:
     length = line.number("--max-model-len")
     if _CHUNKED in line.values and not line.on(_CHUNKED) and tokens is not None and (length is None or length > tokens):
         shown = length or "the target's length"
-        message = f"--no-enable-chunked-prefill: {TOKENS}={tokens} must then hold a whole prompt of {shown} tokens"
-        remedy = f"Add --max-model-len and {TOKENS} of at least that, or remove --no-enable-chunked-prefill"
+        message = f"{_CHUNKED} is off: {TOKENS}={tokens} must then hold a whole prompt of {shown} tokens"
+        remedy = f"Add --max-model-len and {TOKENS} of at least that, or leave chunked prefill on"
         yield Broken((_CHUNKED, TOKENS, "--max-model-len"), message, remedy)
     active = line.number("--max-num-active-seqs")
     if active is not None and active > line.request.max_concurrency:
@@ -112,6 +112,12 @@ def _flash_attention_reads_fp8(line: CommandLine) -> bool:
 
 def _listen(line: CommandLine) -> Iterator[Broken]:
     yield from listen.broken(line, listen.ONE_SOCKET)
+
+
+def canonical(name: str) -> str:
+    """Returns the spelling that rules read: since 0.33 ``--disable-x`` is ``--no-enable-x``."""
+    on = name.replace("--disable-", "--enable-", 1)
+    return on if on in CHECKED else name
 
 
 RULES: tuple[Rule, ...] = (_ranks, _gpu, _sizes, _drafting, _cache, _listen)
