@@ -74,9 +74,9 @@ def check_release(environments: Environments, release: Release) -> Outcome:
         by_gpu[line.gpu].append(line)
     # A machine without a GPU resolves to the CPU if SGLang is not told otherwise.
     device = ["--device=cuda"] if release.engine == "sglang" else []
-    for gpu, lines in by_gpu.items():
-        table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [(_on_gpu(line.args, device), line.env) for line in lines])
-        for line, verdict in zip(lines, verdicts, strict=True):
+    for gpu, asked in by_gpu.items():
+        table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [(_on_gpu(line.args, device), line.env) for line in asked])
+        for line, verdict in zip(asked, verdicts, strict=True):
             outcome.checked += 1
             outcome.accepted += verdict["accepted"]
             outcome.refused += not verdict["accepted"]
