@@ -41,7 +41,10 @@ class Host:
 def check(engine: str, release: str, values: Values, facts: Mapping[str, Any], host: Host) -> None:
     """Raises ArgvError with exit status 1 if the engine would raise after parsing."""
     rules: Callable[[str, Values, Mapping[str, Any], Host], str | None] = _sglang if engine == "sglang" else _vllm
-    if message := rules(release, values, facts, host):
+    message = rules(release, values, facts, host)
+    if message is None and host.gpus_per_node is not None:
+        message = _gpu_refusal(engine, values, host.gpus_per_node)
+    if message:
         raise raised(message)
 
 
@@ -269,7 +272,7 @@ def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, A
     return None
 
 
-def gpu_refusal(engine: str, values: Values, gpus: int) -> str | None:
+def _gpu_refusal(engine: str, values: Values, gpus: int) -> str | None:
     """Returns the reason why an engine ends that starts more ranks than its pod has GPUs. The parser accepts most; CUDA does not."""
     if engine == "sglang":
         replicas = 1 if values.get("enable_dp_attention") else values["dp_size"]

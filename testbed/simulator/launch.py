@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from testbed.simulator.argv import Host, parse
-from testbed.simulator.argv_rules import gpu_refusal, raised, schedule_refusal
+from testbed.simulator.argv_rules import raised, schedule_refusal
 from testbed.simulator.settings import EngineSettings
 
 ANNOTATION_ENGINE = "sim/engine"
@@ -122,9 +122,7 @@ def settings_of(process: Process) -> EngineSettings:
 def _settings(
     engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]], gpus: int | None
 ) -> EngineSettings:
-    argv = parse(engine, release, command, Host(environ=dict(switches)))
-    if gpus is not None and (message := gpu_refusal(engine, argv.values, gpus)):
-        raise raised(message)
+    argv = parse(engine, release, command, Host(gpus_per_node=gpus, environ=dict(switches)))
     if message := schedule_refusal(argv.schedule or ()):
         raise raised(message)
     return EngineSettings(

@@ -44,9 +44,14 @@ def _gpu(line: CommandLine) -> Iterator[Broken]:
     if backend and _BACKENDS.runs(Flag(BACKEND, backend), line.request) is False:
         message = f"{BACKEND}={line.values[BACKEND]} does not run on {gpu_name(line.request)}"
         yield Broken((BACKEND,), message, f"Remove {BACKEND}: the operator or vLLM chooses what the GPU can run")
-    for name in (f"{_ATTENTION}.backend", _ATTENTION):
-        if name in line.written and backend and (name != _ATTENTION or "backend" in _object(line.values[name])):
+    for name, second in (
+        (f"{_ATTENTION}.backend", line.get(f"{_ATTENTION}.backend")),
+        (_ATTENTION, _object(line.get(_ATTENTION)).get("backend")),
+    ):
+        if second and backend:
             yield Broken((name,), f"{name} sets the attention back end a second time", f"Write {BACKEND} instead")
+        elif second and _BACKENDS.runs(Flag(BACKEND, str(second)), line.request) is False:
+            yield Broken((name,), f"{name}: {second} does not run on {gpu_name(line.request)}", f"Remove {name}")
 
 
 def _object(text: str) -> dict[str, object]:
