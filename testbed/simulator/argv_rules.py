@@ -88,6 +88,9 @@ def _sglang_attention(now: tuple[int, ...], values: Values, host: Host) -> str |
     deterministic = values["enable_deterministic_inference"] or values["rl_on_policy_target"]
     if deterministic and target not in (None, "fa3", "fa4", "flashinfer", "triton", "ascend", "intel_xpu"):
         return f"Currently only fa3, fa4, flashinfer and triton are supported for deterministic inference, but you're using {target}."
+    since = version("0.5.20" if host.hybrid_target else "0.5.19")
+    if values["enable_unified_memory"] and now < since and (target != "triton" or host.hybrid_target):
+        return "--enable-page-major-kv-layout requires the Triton attention backend for the full-attention layers"
     if values["enable_mis"] and target != "flashinfer":
         return "Multi-item scoring requires flashinfer attention backend for custom attention mask support."
     linear = values["linear_attn_decode_backend"] or values["linear_attn_backend"]
@@ -154,7 +157,11 @@ def _sglang_scheduling(now: tuple[int, ...], values: Values) -> str | None:
     attention = values.get("enable_dp_attention") or (values.get("attn_dp_size") or 1) > 1
     if values["enable_two_batch_overlap"] and values["moe_a2a_backend"] == "none" and not attention:
         return "When enabling two batch overlap without an EP a2a backend, attention DP is required"
+    if values["enable_lora"] and not values["lora_paths"] and not (values["max_lora_rank"] and values["lora_target_modules"]):
+        return "When no initial --lora-paths is provided, you need to specify both --max-lora-rank and --lora-target-modules"
     if values["speculative_algorithm"]:
+        if values.get("enable_layernorm_sp"):
+            return "--enable-layernorm-sp supports speculative decoding only with Muse Spark"
         if values.get("weight_cache_mode") not in (None, "none", "off", "disabled"):
             return "--weight-cache-mode is not supported together with speculative decoding"
         if values.get("enable_watermark"):
@@ -235,7 +242,7 @@ def _vllm_ranks(values: Values) -> str | None:
         return "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
     if values["enable_elastic_ep"] and not values["enable_eplb"]:
         return "Elastic EP is only supported with enable_eplb=True."
-    if values["enable_dbo"] and values["all2all_backend"] == "allgather_reducescatter":
+    if (values["enable_dbo"] or values["ubatch_size"] > 1) and values["all2all_backend"] == "allgather_reducescatter":
         return "Microbatching currently only supports the deepep_low_latency, deepep_high_throughput, and nixl_ep all2all backends."
     return None
 

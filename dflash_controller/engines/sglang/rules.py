@@ -128,8 +128,9 @@ def _attention(line: CommandLine) -> Iterator[Broken]:
     if line.on("--enable-mis") and line.get(TARGET_BACKEND) not in ("", "flashinfer"):
         message = f"--enable-mis needs {TARGET_BACKEND}=flashinfer, and the command line has {line.get(TARGET_BACKEND)}"
         yield Broken(("--enable-mis", TARGET_BACKEND), message, f"Add {TARGET_BACKEND}=flashinfer, or remove --enable-mis")
-    if line.on("--enable-unified-memory") and line.request.hybrid_target and not line.at_least("0.5.20") and not _triton_everywhere(line):
-        message = f"--enable-unified-memory needs {TARGET_BACKEND}=triton and triton for linear attention before SGLang 0.5.20"
+    unified_since = "0.5.20" if line.request.hybrid_target else "0.5.19"
+    if line.on("--enable-unified-memory") and not line.at_least(unified_since) and not _triton_everywhere(line):
+        message = f"--enable-unified-memory needs {TARGET_BACKEND}=triton and triton for linear attention before SGLang {unified_since}"
         yield Broken(("--enable-unified-memory", TARGET_BACKEND), message, "Remove --enable-unified-memory")
 
 
@@ -219,6 +220,14 @@ def _drafting(line: CommandLine) -> Iterator[Broken]:
     if line.get(DISAGGREGATION, "null") != "null":
         message = f"{DISAGGREGATION}: DFlash with split prefill and decode crashes or is unproven in every SGLang release"
         yield Broken((DISAGGREGATION,), message, f"Remove {DISAGGREGATION}")
+    initial = any(line.on(name) for name in ("--lora-paths", "--max-lora-rank")) and any(
+        line.on(name) for name in ("--lora-paths", "--lora-target-modules")
+    )
+    if line.on("--enable-lora") and not initial:
+        message = "--enable-lora needs --lora-paths, or --max-lora-rank and --lora-target-modules"
+        yield Broken(("--enable-lora",), message, "Add them")
+    if line.on("--enable-layernorm-sp") and "muse" not in line.request.target.model.lower():
+        yield Broken(("--enable-layernorm-sp",), "--enable-layernorm-sp does not work with DFlash", "Remove --enable-layernorm-sp")
     for name in _WITHOUT_SPECULATION:
         if line.on(name) and line.get(name) not in ("none", "off", "disabled"):
             yield Broken((name,), f"{name} does not work with DFlash", f"Remove {name}")
@@ -272,6 +281,7 @@ CHECKED = frozenset(
         "--device",
         "--disable-radix-cache",
         "--enable-deterministic-inference",
+        "--enable-layernorm-sp",
         "--enable-dp-attention",
         "--enable-linear-replayssm",
         "--enable-mis",
@@ -279,6 +289,8 @@ CHECKED = frozenset(
         "--enable-two-batch-overlap",
         "--enable-unified-memory",
         "--linear-attn-prefill-backend",
+        "--lora-target-modules",
+        "--max-lora-rank",
         "--moe-a2a-backend",
         "--rl-on-policy-target",
         "--speculative-draft-sink-size",

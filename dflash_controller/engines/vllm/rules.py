@@ -87,6 +87,8 @@ def _drafting(line: CommandLine) -> Iterator[Broken]:
     for name in _WITHOUT_SPECULATION:
         if line.on(name):
             yield Broken((name,), f"{name} does not work with speculative decoding", f"Remove {name}")
+    if (line.number("--ubatch-size") or 0) > 1:
+        yield Broken(("--ubatch-size",), "--ubatch-size does not work with speculative decoding", "Remove --ubatch-size")
 
 
 def _cache(line: CommandLine) -> Iterator[Broken]:
@@ -139,6 +141,7 @@ CHECKED = frozenset(
         "--api-server-count",
         "--max-model-len",
         "--max-num-active-seqs",
+        "--ubatch-size",
     }
 )
 """Flags that a rule reads: extraArgs may carry them in full only."""

@@ -125,7 +125,7 @@ def test_latent_attention_keeps_the_engine_s_own_back_end() -> None:
 
 def test_environment_follows_the_flags() -> None:
     assert launch("sglang", SGLANG).env == {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
-    assert launch("sglang", SGLANG, extra_args=("--enable-lora",)).env == {}
+    assert launch("sglang", SGLANG, extra_args=("--enable-lora", "--max-lora-rank=16", "--lora-target-modules=all")).env == {}
     attention = launch("sglang", SGLANG, recommended_args=(), extra_args=("--enable-dp-attention", "--enable-dp-lm-head"))
     assert attention.env == {"SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION": "0"}
 
