@@ -30,7 +30,7 @@ from dflash_controller.planning.state.pod_trouble_cases import CASES
 from dflash_controller.runtime.settings import PREFIX, Settings
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_SET_BY_THE_CHART = ("http_host", "http_port", "lease_namespace", "pod_name")
+_SET_BY_THE_CHART = ("http_host", "http_port", "lease_namespace", "pod_ips", "pod_name")
 Row = tuple[str, ...]
 
 

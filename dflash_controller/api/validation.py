@@ -5,7 +5,7 @@ The CRD's rules guard the door; these guard the operator against objects stored 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -24,7 +24,7 @@ OWNED_LABELS = ("app.kubernetes.io/managed-by", "leaderworkerset.sigs.k8s.io/nam
 
 
 def problems(
-    spec: Spec, *, owned_flags: Collection[str], host_path_roots: Sequence[str] = (), trained_block_size: int | None = None
+    spec: Spec, *, owned_flags: Mapping[str, str], host_path_roots: Sequence[str] = (), trained_block_size: int | None = None
 ) -> list[Problem]:
     """What is wrong with a spec by itself; empty where nothing is.
 
@@ -80,12 +80,12 @@ def _parallelism(spec: Spec) -> Iterator[Problem]:
         )
 
 
-def _extra_args(arguments: Sequence[str], owned_flags: Collection[str]) -> Iterator[Problem]:
+def _extra_args(arguments: Sequence[str], owned_flags: Mapping[str, str]) -> Iterator[Problem]:
     for i, argument in enumerate(arguments):
         if flag := owned_flag(argument, owned_flags):
             name = argument.partition("=")[0]
             meaning = "is set by the operator" if flag == name.replace("_", "-") else f"abbreviates {flag}, which is set by the operator"
-            yield Problem(f"spec.engine.extraArgs[{i}]", f"{name} {meaning}", "Remove it and use the spec's own field.")
+            yield Problem(f"spec.engine.extraArgs[{i}]", f"{name} {meaning}", f"Remove {name}: {owned_flags[flag]}.")
 
 
 def _env(spec: Spec) -> Iterator[Problem]:

@@ -84,11 +84,13 @@ class Guard:
             return Problem(field, f"{token!r} is not one flag", "Write each flag as --name or --name=value.")
         head = name.partition(".")[0]
         if head in self.owned:
-            return Problem(field, f"{name} belongs to the operator", f"Remove it: {self.owned[head]}.")
+            return Problem(field, f"{name} belongs to the operator", f"Remove {name}: {self.owned[head]}.")
         if name in self.checked:
             return None
         if longer := sorted(flag for flag in {*self.owned, *self.checked} if flag.startswith(head)):
-            return Problem(field, f"{name} would be read as an abbreviation of {longer[0]}", "Write the flag in full or remove it.")
+            return Problem(
+                field, f"{name} would be read as an abbreviation of {longer[0]}", f"Write {longer[0]} in full, or remove {name}."
+            )
         return None
 
 

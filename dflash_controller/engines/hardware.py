@@ -1,32 +1,62 @@
-"""Which attention kernels a GPU can run, told from its product label."""
+"""The GPU generation of a product label (``gpus.yaml``), and whether a target uses multi-head latent attention."""
 
 from __future__ import annotations
 
 import re
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import yaml
 
 from dflash_controller.engines.protocol import LaunchRequest
 
 
-class Generation(Enum):
-    """GPU generations whose attention back ends differ."""
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation of ``gpus.yaml``."""
 
-    HOPPER = "Hopper (SM90)"
-    BLACKWELL = "Blackwell (SM100)"
-    OTHER = "this GPU"
+    sm: int
+    """Compute capability without the dot, for instance 103."""
+    name: str
+    products: tuple[tuple[str, ...], ...]
+    """Each product as its words in capitals."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
-_HOPPER = {"H100", "H200", "H800", "H20", "GH200"}
-# RTX PRO 6000 Blackwell and its kin are SM120 and lack the TensorRT-LLM kernels: they are OTHER
-_BLACKWELL = {"B100", "B200", "B300", "GB200", "GB300"}
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in re.split(r"[^A-Z0-9]+", text.upper()) if word)
 
 
-def generation(gpu_product: str) -> Generation:
-    """The generation of a ``nvidia.com/gpu.product`` label such as ``NVIDIA-H100-80GB-HBM3`` or ``NVIDIA-B200``."""
-    words = set(re.split(r"[^A-Z0-9]+", gpu_product.upper()))
-    if words & _BLACKWELL:
-        return Generation.BLACKWELL
-    return Generation.HOPPER if words & _HOPPER else Generation.OTHER
+def _table() -> tuple[Generation, ...]:
+    entries = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("gpus.yaml").read_text(encoding="utf-8"))
+    return tuple(Generation(entry["sm"], entry["name"], tuple(_words(product) for product in entry["products"])) for entry in entries)
+
+
+GENERATIONS = _table()
+DATACENTER_BLACKWELL = frozenset({100, 103})
+"""What SGLang calls SM100: major compute capability 10 (``is_sm100_supported``)."""
+
+
+def generation(gpu_product: str) -> Generation | None:
+    """Returns the generation of a ``nvidia.com/gpu.product`` label such as ``NVIDIA-H100-80GB-HBM3`` or ``NVIDIA-B200-MIG-1g.23gb``.
+
+    None if the product is in no generation of the table, or in two.
+    """
+    label = _words(gpu_product)
+    found = [each for each in GENERATIONS if any(_contains(label, product) for product in each.products)]
+    return found[0] if len(found) == 1 else None
+
+
+def _contains(label: Sequence[str], product: Sequence[str]) -> bool:
+    return any(tuple(label[i : i + len(product)]) == tuple(product) for i in range(len(label)))
+
+
+def gpu_name(request: LaunchRequest) -> str:
+    """Returns the generation as messages write it; without one, the product."""
+    return str(generation(request.gpu_product) or request.gpu_product)
 
 
 # Multi-head latent attention has back ends of its own; the engine's default is the right one for these families.

@@ -54,6 +54,8 @@ class LaunchRequest:
     extra_args: tuple[str, ...] = ()
     metric_labels: Mapping[str, str] = field(default_factory=dict)
     shutdown_timeout_s: int = 120
+    pod_ip_families: tuple[str, ...] = ()
+    """IPv4, IPv6 or both, the family of ``status.podIP`` first; empty: unknown, so the engine listens on both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,8 @@ class Engine(Protocol):
     def probes(self, release: str) -> Probes:
         """The endpoints of that release."""
 
-    def owned_flags(self) -> frozenset[str]:
-        """Every flag (all spellings, all releases) that extraArgs may not set."""
+    def owned_flags(self) -> Mapping[str, str]:
+        """Every flag (all spellings, all releases) that extraArgs may not set, with the field (or reason) that decides it."""
 
     def probe_reading(self) -> Reading:
         """A reader of one answer to a prompt of the probe."""

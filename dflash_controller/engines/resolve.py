@@ -27,11 +27,11 @@ def resolve(
 
     The spec must have passed ``validation.problems``. What it says wins over the catalog, and the catalog over the operator's
     defaults. ``carried`` is the active revision when the user changed something else than ``restartId``: its operator defaults and
-    recommended flags stay, so that one edit changes one thing. Combinations that a release cannot do are not looked at: they depend
-    on the speculation (``Engine.problems``).
+    recommended flags stay, so that one edit changes one thing; the families of the pod network are a fact of today's cluster.
+    Combinations that a release cannot do are not looked at: they depend on the speculation (``Engine.problems``).
     """
     if carried is not None:
-        defaults = carried.defaults
+        defaults = replace(carried.defaults, pod_ip_families=defaults.pod_ip_families)
     engine = ENGINES[api.engine_name(spec)]
     version = spec.engine.version or defaults.versions[engine.name]
     dialect = engine.dialect(version)

@@ -28,6 +28,8 @@ class OperatorDefaults:
     """Memory of one accelerator (B200); bounds the weights of a model whose size nobody knows."""
     load_bytes_per_s: int = 500_000_000
     """Weights from a hub or a network file system; local disks are several times faster."""
+    pod_ip_families: tuple[str, ...] = ()
+    """Families of the cluster's pod network, the primary one first; empty: unknown. Engines listen accordingly."""
     host_path_roots: tuple[str, ...] = ()
     """Node directories below which ``storage.hostPath`` is allowed: a permission of today, never stored with a revision."""
 
@@ -121,6 +123,7 @@ class Resolved:
             extra_args=self.extra_args,
             metric_labels=self.metric_labels,
             shutdown_timeout_s=self.drain_s,
+            pod_ip_families=self.defaults.pod_ip_families,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -137,8 +140,8 @@ class Resolved:
             values[name] = ModelRef(**values[name])
         for name in ("recommended_args", "extra_args"):
             values[name] = tuple(values[name])
-        stored = values["defaults"]
-        values["defaults"] = OperatorDefaults(**{item.name: stored[item.name] for item in fields(OperatorDefaults) if item.name in stored})
+        stored = {item.name: data["defaults"][item.name] for item in fields(OperatorDefaults) if item.name in data["defaults"]}
+        values["defaults"] = OperatorDefaults(**stored | {"pod_ip_families": tuple(stored.get("pod_ip_families", ()))})
         return cls(**values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +21,7 @@ Seconds = Annotated[float, Field(gt=0)]
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 """Variables that the kubelet adds for each Service of the namespace: for one called dflash-x, DFLASH_X_SERVICE_HOST, DFLASH_X_PORT, …"""
 _FILES = tuple(f"prometheus_{name}_file" for name in ("bearer_token", "basic_auth", "ca", "cert", "key"))
-_LISTS = ("namespaces", "allowed_host_paths")
+_LISTS = ("namespaces", "allowed_host_paths", "pod_ips")
 
 
 class SettingsError(Exception):
@@ -79,6 +80,9 @@ class Settings(BaseModel):
     allowed_host_paths: tuple[str, ...] = ()
     """Directories under which ``spec.storage.hostPath`` may be; empty: not allowed."""
 
+    pod_ips: tuple[str, ...] = ()
+    """Addresses of the operator's own pod, whose families engines listen on; absent: ``POD_IPS``; empty: both families."""
+
     http_host: str | None = None
     """Listen address of metrics and health; absent: all addresses, IPv4 and IPv6."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
@@ -110,6 +114,18 @@ class Settings(BaseModel):
             if not path.startswith("/") or ".." in path.split("/"):
                 raise ValueError(f"{path!r} is not an absolute path without '..'")
         return paths
+
+    @field_validator("pod_ips")
+    @classmethod
+    def _addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            ip_address(address)
+        return addresses
+
+    @property
+    def pod_ip_families(self) -> tuple[str, ...]:
+        """IPv4, IPv6 or both, the family of the pod's first address first; empty if no address is known."""
+        return tuple(dict.fromkeys(f"IPv{ip_address(address).version}" for address in self.pod_ips))
 
     @field_validator("sglang_version", "vllm_version")
     @classmethod
@@ -169,6 +185,7 @@ class Settings(BaseModel):
         for name in _LISTS:
             if name in values:
                 values[name] = tuple(part.strip() for part in values[name].split(",") if part.strip())
+        values.setdefault("pod_ips", tuple(part for part in environ.get("POD_IPS", "").split(",") if part))
         values.setdefault("lease_namespace", environ.get("POD_NAMESPACE") or _own_namespace())
         values.setdefault("pod_name", environ.get("POD_NAME") or environ.get("POD_ID") or environ.get("HOSTNAME") or os.uname().nodename)
         try:

@@ -24,9 +24,10 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     ours = refused_by_us()
-    print(f"\n{'engine':<16}{'accepted':>10}{'refused':>10}{'wrong':>8}")
+    print(f"\n{'engine':<16}{'accepted':>10}{'refused':>10}{'wrong':>8}{'combinations refused by both, by us alone':>46}")
     for release, outcome in zip(RELEASES, outcomes, strict=True):
-        print(f"{release!s:<16}{outcome.accepted:>10}{outcome.refused:>10}{len(outcome.failures):>8}")
+        both = f"{outcome.refused_by_both}, {outcome.refused_by_us}"
+        print(f"{release!s:<16}{outcome.accepted:>10}{outcome.refused:>10}{len(outcome.failures):>8}{both:>46}")
     print(f"{'operator':<16}{'':>10}{ours.refused:>10}{len(ours.failures):>8}   what the engines let through and must not")
     print()
     everything = [*outcomes, ours]

@@ -30,6 +30,7 @@ class Case:
     refused: Mapping[str, str] = field(default_factory=dict)
     ours: LaunchRequest | None = None
     gpu: str = B200
+    env: Mapping[str, str] = field(default_factory=dict)
     dense: bool = False
     drafter: bool = True
     speculative: Mapping[str, Any] | None = None
@@ -184,7 +185,7 @@ CASES: tuple[Case, ...] = (
         "--attention-backend=trtllm_mha",
         gpu=H100,
         refused=_before("0.5.19", SGLANG, "SM100"),
-        ours=_sglang("--attention-backend=trtllm_mha", gpu=H100),
+        ours=_sglang("--attention-backend=trtllm_mha", gpu=H100, release="0.5.17"),
     ),
     _s("NVFP4 cache", "--kv-cache-dtype=nvfp4", refused=_since("0.5.20", SGLANG, "NVFP4"), ours=_sglang("--kv-cache-dtype=nvfp4")),
     _s(

@@ -25,6 +25,11 @@ RELEASES: Mapping[str, tuple[str, ...]] = {
 }
 H100 = "NVIDIA-H100-80GB-HBM3"
 B200 = "NVIDIA-B200"
+A100 = "NVIDIA-A100-SXM4-80GB"
+L40S = "NVIDIA-L40S"
+B300 = "NVIDIA-B300-SXM6-AC"
+RTX_PRO_6000 = "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"
+GB10 = "NVIDIA-GB10"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_controller.engines import ENGINES
+from dflash_controller.engines.flags import Flag
 from testbed.contract.cases import CASES
+from testbed.contract.combinations import COMBINATIONS, Combination
 from testbed.contract.driver import ask
 from testbed.contract.environments import Environments, Release
-from testbed.contract.examples import B200, H100
+from testbed.contract.examples import A100, B200, B300, GB10, H100, L40S, RTX_PRO_6000
 from testbed.contract.golden import files, read
 from testbed.contract.tables import table_path, table_text
 from testbed.simulator.argv import ArgvError, Host, parse
 
-_FAKE_GPUS = {B200: "10.0:183359:8", H100: "9.0:81559:8"}
+_FAKE_GPUS = {
+    A100: "8.0:81920:8",
+    L40S: "8.9:46068:8",
+    H100: "9.0:81559:8",
+    B200: "10.0:183359:8",
+    B300: "10.3:275040:8",
+    RTX_PRO_6000: "12.0:97887:8",
+    GB10: "12.1:122880:8",
+}
 _GPUS_PER_NODE = 8
 _ENTRY_POINT = {"sglang": ("python3", "-m", "sglang.launch_server"), "vllm": ("vllm", "serve")}
 # vLLM 0.26's kernels for hybrid targets load only with another torch; its arguments do not depend on the target's class.
@@ -43,6 +53,10 @@ class Outcome:
 
     accepted: int = 0
     refused: int = 0
+    refused_by_both: int = 0
+    """Combinations that the engine and the operator refuse."""
+    refused_by_us: int = 0
+    """Combinations that the operator refuses and the engine's resolution lets through: CUDA, a kernel or a probe would fail later."""
     checked: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -51,13 +65,18 @@ def check_release(environments: Environments, release: Release) -> Outcome:
     """Checks all lines of one release with its own parser and the simulator's, and the simulator's option table. Raises DriverError."""
     outcome = Outcome()
     by_gpu: dict[str, list[Line]] = defaultdict(list)
-    for line in (*_golden_lines(environments, release), *_case_lines(environments, release)):
+    lines = (
+        *_golden_lines(environments, release),
+        *_case_lines(environments, release),
+        *_combination_lines(environments, release, outcome),
+    )
+    for line in lines:
         by_gpu[line.gpu].append(line)
     # A machine without a GPU resolves to the CPU if SGLang is not told otherwise.
-    device = ("--device=cuda",) if release.engine == "sglang" else ()
-    for gpu, lines in by_gpu.items():
-        table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [((*line.args, *device), line.env) for line in lines])
-        for line, verdict in zip(lines, verdicts, strict=True):
+    device = ["--device=cuda"] if release.engine == "sglang" else []
+    for gpu, asked in by_gpu.items():
+        table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [(_on_gpu(line.args, device), line.env) for line in asked])
+        for line, verdict in zip(asked, verdicts, strict=True):
             outcome.checked += 1
             outcome.accepted += verdict["accepted"]
             outcome.refused += not verdict["accepted"]
@@ -67,6 +86,10 @@ def check_release(environments: Environments, release: Release) -> Outcome:
     if table_text(table) != table_path(release).read_text():
         outcome.failures.append(f"{release}: the simulator's option table is stale: run python -m testbed.contract.tables")
     return outcome
+
+
+def _on_gpu(args: Sequence[str], device: Sequence[str]) -> list[str]:
+    return [*args, *(() if any(arg.startswith("--device=") for arg in args) else device)]
 
 
 def refused_by_us() -> Outcome:
@@ -100,7 +123,46 @@ def _case_lines(environments: Environments, release: Release) -> Iterator[Line]:
         if case.engine == release.engine:
             dense = case.dense or case.engine == "vllm"
             args = tuple(case.command(*_folders(environments, dense)))
-            yield Line(case.name, args, {}, case.gpu, dense, case.refused.get(release.version))
+            yield Line(case.name, args, dict(case.env), case.gpu, dense, case.refused.get(release.version))
+
+
+def _combination_lines(environments: Environments, release: Release, outcome: Outcome) -> Iterator[Line]:
+    """Yields the command lines of combinations, and counts in ``outcome`` what the operator says of them."""
+    for case in COMBINATIONS:
+        if case.engine != release.engine or release.version not in case.releases():
+            continue
+        yield _combination_line(environments, release, case, case.flags, case.by_engine)
+        problems = [str(problem) for problem in ENGINES[case.engine].problems(case.request(release.version, case.flags))]
+        outcome.checked += 1
+        if case.refused is None:
+            if problems:
+                outcome.failures.append(f"{release}: {case.name}: the operator refuses it: {problems}")
+        elif not any(case.refused in problem for problem in problems):
+            outcome.failures.append(f"{release}: {case.name}: the operator does not refuse it for {case.refused!r}: {problems}")
+        elif case.by_engine is None:
+            outcome.refused_by_us += 1
+        else:
+            outcome.refused_by_both += 1
+        if case.remedied is not None:
+            yield _combination_line(environments, release, case, case.remedied, None)
+            outcome.checked += 1
+            if problems := list(map(str, ENGINES[case.engine].problems(case.request(release.version, case.remedied)))):
+                outcome.failures.append(f"{release}: {case.name}: the operator refuses its own remedy: {problems}")
+
+
+def _combination_line(environments: Environments, release: Release, case: Combination, flags: Sequence[str], refusal: str | None) -> Line:
+    """Returns the line that the operator renders, or would render if it did not refuse the flags."""
+    engine, asked = ENGINES[case.engine], case.request(release.version, flags)
+    if engine.problems(asked):
+        launched = engine.launch(case.request(release.version, ()))
+        given = {Flag.parse(flag).subject for flag in flags}
+        args = [arg for arg in launched.args if not arg.startswith("--") or Flag.parse(arg).subject not in given] + list(flags)
+    else:
+        launched = engine.launch(asked)
+        args = list(launched.args)
+    dense = case.dense or case.engine == "vllm"
+    local = [_localised(arg, case.engine, i, *_folders(environments, dense)) for i, arg in enumerate(args)]
+    return Line(case.name, tuple(local), {**launched.env, **case.env}, case.gpu, dense, refusal)
 
 
 def _folders(environments: Environments, dense: bool) -> tuple[str, str]:

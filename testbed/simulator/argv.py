@@ -5,12 +5,14 @@ Options come from tables taken from the real parsers. ``argv_rules`` has the eng
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash_controller.api.problem import Problem
+from dflash_controller.catalog import Catalog
 from dflash_controller.engines import ENGINES
 from testbed.simulator.argv_rules import Host, check
 from testbed.simulator.option_table import ArgvError, facts, parser
@@ -150,7 +152,9 @@ def parse(engine: str, release: str, command: Sequence[str], host: Host | None =
     """Returns a container's command and arguments parsed, with ``$(NAME)`` already expanded.
 
     A release without its own table is parsed as its nearest older tested one. ``host`` states facts of the machine that some checks need;
-    without it those checks pass. Raises ArgvError when the engine would exit, ValueError for an engine or release that does not exist.
+    without it those checks pass. Whether a target is hybrid the catalog knows, too.
+
+    Raises ArgvError when the engine would exit, ValueError for an engine or release that does not exist.
     """
     dialect = ENGINES[engine].dialect(release) if engine in ENGINES else None
     if dialect is None or isinstance(dialect, Problem):
@@ -160,8 +164,16 @@ def parse(engine: str, release: str, command: Sequence[str], host: Host | None =
     if engine == "vllm":
         arguments = _flexible(arguments)
     values = vars(parser(name).parse_args(arguments))
-    check(engine, release, values, facts(name), host or Host())
-    return ParsedArgv(engine, release, values)
+    parsed, host = ParsedArgv(engine, release, values), host or Host()
+    if host.hybrid_target is None and (pair := _catalog().find(parsed.target) or _catalog().find(parsed.served_model_name)):
+        host = replace(host, hybrid_target=pair.hybrid)
+    check(engine, release, values, facts(name), host)
+    return parsed
+
+
+@functools.cache
+def _catalog() -> Catalog:
+    return Catalog.load()
 
 
 def _arguments(engine: str, command: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_controller.engines.hardware import Generation, generation
+from dflash_controller.engines.hardware import generation
 from dflash_controller.engines.releases import version
 from testbed.simulator.option_table import ArgvError
 
@@ -27,15 +27,24 @@ class Host:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def gpu(self) -> Generation | None:
-        """Returns the GPU's generation if the product is known."""
-        return None if self.gpu_product is None else generation(self.gpu_product)
+    def sm(self) -> int | None:
+        """Returns the GPU's compute capability without the dot if the product is known."""
+        gpu = None if self.gpu_product is None else generation(self.gpu_product)
+        return gpu.sm if gpu else None
+
+    @property
+    def major(self) -> int | None:
+        """Returns its major part, by which SGLang tells SM100 (B200, B300) from SM120 (RTX, GB10)."""
+        return None if self.sm is None else self.sm // 10
 
 
 def check(engine: str, release: str, values: Values, facts: Mapping[str, Any], host: Host) -> None:
     """Raises ArgvError with exit status 1 if the engine would raise after parsing."""
     rules: Callable[[str, Values, Mapping[str, Any], Host], str | None] = _sglang if engine == "sglang" else _vllm
-    if message := rules(release, values, facts, host):
+    message = rules(release, values, facts, host)
+    if message is None and host.gpus_per_node is not None:
+        message = _gpu_refusal(engine, values, host.gpus_per_node)
+    if message:
         raise raised(message)
 
 
@@ -46,20 +55,122 @@ def raised(message: str) -> ArgvError:
 
 def _sglang(release: str, values: Values, facts: Mapping[str, Any], host: Host) -> str | None:
     now = version(release)
-    if values["attention_backend"] == "trtllm_mha" and host.gpu not in (None, Generation.BLACKWELL) and now < version("0.5.18"):
-        return "TRTLLM MHA backend is only supported on Blackwell GPUs (SM100)."
     if values["tp_size"] % values["nnodes"]:
         return "tp_size must be divisible by number of nodes"
-    strategy = values["mamba_radix_cache_strategy"]
-    if strategy not in (None, "auto", "no_buffer") and host.hybrid_target is False and now >= version("0.5.20"):
-        return f"--mamba-radix-cache-strategy={strategy} needs mamba state"
-    linear = values["linear_attn_decode_backend"] or values["linear_attn_backend"]
-    if host.gpu is Generation.BLACKWELL and host.hybrid_target and linear == "flashinfer" and values["mamba_ssm_dtype"] != "bfloat16":
-        return f"--linear-attn-decode-backend flashinfer on SM100+ requires --mamba-ssm-dtype bfloat16, got {values['mamba_ssm_dtype']!r}"
     algorithm = (values["speculative_algorithm"] or "").upper()
     if algorithm and algorithm not in (*facts["speculative_algorithms"], "NEXTN"):
         return f"Unknown speculative algorithm name: {algorithm}"
-    return _sglang_dflash(now, values, host) if algorithm == "DFLASH" else None
+    found = (
+        _sglang_attention(now, values, host)
+        or _sglang_partitions(values)
+        or _sglang_mamba(now, values, host)
+        or _sglang_scheduling(now, values)
+    )
+    return found or (_sglang_dflash(now, values, host) if algorithm == "DFLASH" else None)
+
+
+def _sglang_attention(now: tuple[int, ...], values: Values, host: Host) -> str | None:
+    target = values["attention_backend"]
+    prefill, decode = (values[f"{phase}_attention_backend"] or target for phase in ("prefill", "decode"))
+    drafts = bool(values["speculative_algorithm"])
+    if host.major is not None:
+        majors = (10,) if now < version("0.5.18") else (9, 10, 12)
+        if prefill == "trtllm_mha" and host.major not in majors:
+            return "TRTLLM MHA backend for prefill is only supported on Blackwell GPUs (SM100)."
+        if decode == "trtllm_mha" and host.major not in (9, 10, 12):
+            return "TRTLLM MHA backend for decode is only supported on Hopper (SM90), Blackwell (SM100) and (SM120) GPUs."
+        if prefill == "trtllm_mha" and host.major == 12 and values["kv_cache_dtype"] == "fp8_e4m3":
+            return "TRTLLM FMHAv2 prefill on SM120 does not support fp8_e4m3 KV cache or skip-softmax."
+        if target == "trtllm_mla" and host.major not in (10, 12):
+            return "TRTLLM MLA backend is only supported on Blackwell GPUs (SM100/SM12x)."
+    if target == "flex_attention" and drafts:
+        return "Speculative decoding is currently not supported with Flex Attention backend"
+    deterministic = values["enable_deterministic_inference"] or values["rl_on_policy_target"]
+    if deterministic and target not in (None, "fa3", "fa4", "flashinfer", "triton", "ascend", "intel_xpu"):
+        return f"Currently only fa3, fa4, flashinfer and triton are supported for deterministic inference, but you're using {target}."
+    since = version("0.5.20" if host.hybrid_target else "0.5.19")
+    if values["enable_unified_memory"] and now < since and (target != "triton" or host.hybrid_target):
+        return "--enable-page-major-kv-layout requires the Triton attention backend for the full-attention layers"
+    if values["enable_mis"] and target != "flashinfer":
+        return "Multi-item scoring requires flashinfer attention backend for custom attention mask support."
+    linear = values["linear_attn_decode_backend"] or values["linear_attn_backend"]
+    if host.major == 10 and host.hybrid_target and linear == "flashinfer" and values["mamba_ssm_dtype"] != "bfloat16":
+        return f"--linear-attn-decode-backend flashinfer on SM100+ requires --mamba-ssm-dtype bfloat16, got {values['mamba_ssm_dtype']!r}"
+    return None
+
+
+def _sglang_partitions(values: Values) -> str | None:
+    tensor, context, experts = values["tp_size"], values["attn_cp_size"], values["ep_size"]
+    moe, attention = values["moe_dp_size"], values.get("attn_dp_size") or 1
+    if values.get("enable_dp_attention"):
+        attention = values["dp_size"]
+    if tensor % context or tensor % (attention * context):
+        return "tp_size must be divisible by attn_dp_size * attn_cp_size"
+    if moe > 1 and (tensor % moe or experts * moe > tensor or (experts > 1 and experts * moe != tensor)):
+        return "ep_size * moe_dp_size must be equal to tp_size"
+    if context != moe and moe != 1:
+        return "attn_cp_size != moe_dp_size is only supported when moe_dp_size == 1"
+    if values["moe_dense_tp_size"] not in (None, 1, tensor):
+        return "moe_dense_tp_size only supports None, 1, or tp_size currently"
+    if values["pp_size"] != 1 and values["speculative_algorithm"]:
+        return "Currently DFLASH speculative decoding only supports pp_size == 1."
+    if values["dwdp_size"] > 1:
+        return "DWDP does not support speculative decoding (MTP/draft workers)"
+    return None
+
+
+def _sglang_mamba(now: tuple[int, ...], values: Values, host: Host) -> str | None:
+    strategy, page, interval = values["mamba_radix_cache_strategy"], values["page_size"], values["mamba_track_interval"]
+    if host.hybrid_target is False:
+        if strategy not in (None, "auto", "no_buffer") and now >= version("0.5.20"):
+            return f"--mamba-radix-cache-strategy={strategy} needs mamba state"
+        return None
+    if not host.hybrid_target or values["disable_radix_cache"]:
+        return None
+    if strategy in (None, "auto"):
+        paging = page is not None and page > 1
+        strategy = "no_buffer" if values["disable_overlap_schedule"] and not paging else "extra_buffer"
+        values = {**values, "disable_overlap_schedule": values["disable_overlap_schedule"] or strategy == "no_buffer"}
+    if strategy == "no_buffer":
+        if page not in (None, 1):
+            return "no_buffer only supports page_size=1."
+        if not values["disable_overlap_schedule"]:
+            return "no_buffer do not support overlap schedule. Try to set disable_overlap_schedule=True."
+        return "no_buffer do not support trtllm_mha attention backend." if values["attention_backend"] == "trtllm_mha" else None
+    if values["linear_attn_backend"] != "triton" and values["mamba_radix_cache_strategy"] not in (None, "auto"):
+        return "extra_buffer is not supported; use no_buffer."
+    if values["enable_linear_replayssm"]:
+        return "--enable-linear-replayssm requires --mamba-radix-cache-strategy no_buffer"
+    drafts = values["speculative_num_draft_tokens"] or (_DEFAULT_BLOCK if now >= version("0.5.20") else 0)
+    if values["speculative_algorithm"] and interval < drafts:
+        return f"mamba_track_interval ({interval}) must be at least the number of draft tokens ({drafts})."
+    return "mamba_track_interval must be divisible by page_size" if page and interval % page else None
+
+
+def _sglang_scheduling(now: tuple[int, ...], values: Values) -> str | None:
+    chunk = values["chunked_prefill_size"]
+    page = values["page_size"] or (64 if values["attention_backend"] == "trtllm_mha" else 1)
+    if chunk is not None and chunk > 0 and chunk % page:
+        return "chunked_prefill_size must be divisible by page_size"
+    if values["enable_pdmux"] and (chunk is None or chunk > 0):
+        return "PD-Multiplexing is not compatible with chunked prefill."
+    attention = values.get("enable_dp_attention") or (values.get("attn_dp_size") or 1) > 1
+    if values["enable_two_batch_overlap"] and values["moe_a2a_backend"] == "none" and not attention:
+        return "When enabling two batch overlap without an EP a2a backend, attention DP is required"
+    if values["enable_lora"] and not values["lora_paths"] and not (values["max_lora_rank"] and values["lora_target_modules"]):
+        return "When no initial --lora-paths is provided, you need to specify both --max-lora-rank and --lora-target-modules"
+    if values["speculative_algorithm"]:
+        if values.get("enable_layernorm_sp"):
+            return "--enable-layernorm-sp supports speculative decoding only with Muse Spark"
+        if values.get("weight_cache_mode") not in (None, "none", "off", "disabled"):
+            return "--weight-cache-mode is not supported together with speculative decoding"
+        if values.get("enable_watermark"):
+            return "--enable-watermark supports speculative algorithms NGRAM, EAGLE, and EAGLE3"
+        if values.get("enable_lmcache") and now >= version("0.5.20"):
+            return "LMCacheUnifiedRadixCache does not yet support speculative decoding"
+        if values.get("speculative_skip_dp_mlp_sync"):
+            return "--speculative-skip-dp-mlp-sync is only supported with speculative_algorithm == EAGLE"
+    return None
 
 
 def _sglang_dflash(now: tuple[int, ...], values: Values, host: Host) -> str | None:
@@ -67,8 +178,6 @@ def _sglang_dflash(now: tuple[int, ...], values: Values, host: Host) -> str | No
         return "DFLASH speculative decoding is not supported on cpu."
     if not values["speculative_draft_model_path"]:
         return "DFLASH speculative decoding requires setting --speculative-draft-model-path."
-    if values["pp_size"] != 1:
-        return "DFLASH speculative decoding only supports pp_size == 1."
     block, alias = values["speculative_num_draft_tokens"], values["speculative_dflash_block_size"]
     if alias is not None and alias <= 0:
         return f"--speculative-dflash-block-size must be positive, got {alias}."
@@ -85,10 +194,7 @@ def _sglang_dflash(now: tuple[int, ...], values: Values, host: Host) -> str | No
             return "DFLASH with dp attention requires --enable-dp-lm-head and SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION=0."
     if values["mamba_radix_cache_strategy"] == "extra_buffer_lazy" and now < version("0.5.18"):
         return "extra_buffer_lazy does not support DFLASH."
-    strategy, interval = values["mamba_radix_cache_strategy"], values["mamba_track_interval"]
-    if host.hybrid_target and strategy != "no_buffer" and interval < size and now >= version("0.5.20"):
-        return f"mamba_track_interval ({interval}) must be at least the number of draft tokens ({size})."
-    on_trtllm = host.gpu is Generation.BLACKWELL and values["attention_backend"] in (None, "trtllm_mha")
+    on_trtllm = host.major == 10 and values["attention_backend"] in (None, "trtllm_mha")
     if values["kv_cache_dtype"] == "nvfp4" and on_trtllm and now >= version("0.5.20"):
         return "SM100 native NVFP4 speculative decoding does not yet support DFLASH; use EAGLE/NEXTN or NGRAM."
     if (values["enable_lora"] or values["lora_paths"]) and now < version("0.5.19"):
@@ -99,11 +205,17 @@ def _sglang_dflash(now: tuple[int, ...], values: Values, host: Host) -> str | No
 def _vllm(release: str, values: Values, facts: Mapping[str, Any], host: Host) -> str | None:
     now = version(release)
     tensor, pipeline, nodes = values["tensor_parallel_size"], values["pipeline_parallel_size"], values["nnodes"]
+    if tensor % values["decode_context_parallel_size"]:
+        return f"tp_size={tensor} must be divisible by dcp_size={values['decode_context_parallel_size']}."
     if (tensor * pipeline) % nodes:
         return "World size must be divisible by nnodes"
     if host.gpus_per_node is not None and tensor * pipeline // nodes > host.gpus_per_node:
         return f"World size ({tensor * pipeline}) is larger than the number of available GPUs ({host.gpus_per_node}) in this node."
+    if message := _vllm_ranks(values) or _vllm_scheduling(values):
+        return message
     backend = values["attention_backend"]
+    if backend and (values["attention_config"] or {}).get("backend"):
+        return "attention_backend and attention_config.backend are mutually exclusive"
     if backend and str(backend).upper() not in (*facts["attention_backends"], "AUTO"):
         return f"Unknown attention backend: '{backend}'. Valid options are: {', '.join(facts['attention_backends'])}"
     config = values["speculative_config"]
@@ -111,9 +223,38 @@ def _vllm(release: str, values: Values, facts: Mapping[str, Any], host: Host) ->
         return None
     if message := _speculative_config(now, config, facts):
         return message
+    if values["kv_sharing_fast_prefill"]:
+        return "Fast prefill optimization for KV sharing is not compatible with EAGLE"
     if pipeline > 1 and now < version("0.31.0"):
         return "Pipeline parallelism is not supported with speculative decoding"
     return _token_budget(now, values, int(config["num_speculative_tokens"]))
+
+
+def _vllm_ranks(values: Values) -> str | None:
+    replicas, local = values["data_parallel_size"], values["data_parallel_size_local"]
+    if local is not None and local > replicas:
+        return f"data_parallel_size_local ({local}) must be <= data_parallel_size ({replicas})"
+    if values["data_parallel_rank"] is not None and replicas == 1:
+        return "data_parallel_external_lb can only be set when data_parallel_size > 1"
+    if values["data_parallel_hybrid_lb"] and local is None:
+        return "data_parallel_size_local must be set to use data_parallel_hybrid_lb."
+    if values["data_parallel_external_lb"] and values["data_parallel_rank"] is None:
+        return "data_parallel_rank or node_rank must be specified if data_parallel_external_lb is enable."
+    if values["enable_elastic_ep"] and not values["enable_eplb"]:
+        return "Elastic EP is only supported with enable_eplb=True."
+    if (values["enable_dbo"] or values["ubatch_size"] > 1) and values["all2all_backend"] == "allgather_reducescatter":
+        return "Microbatching currently only supports the deepep_low_latency, deepep_high_throughput, and nixl_ep all2all backends."
+    return None
+
+
+def _vllm_scheduling(values: Values) -> str | None:
+    tokens, length = values["max_num_batched_tokens"], values["max_model_len"]
+    if values["enable_chunked_prefill"] is False and tokens and (not isinstance(length, int) or length > int(tokens)):
+        return f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length})."
+    active, requests = values.get("max_num_active_seqs"), values["max_num_seqs"]
+    if active is not None and requests is not None and active > requests:
+        return f"max_num_active_seqs ({active}) cannot be greater than max_num_seqs ({requests})."
+    return None
 
 
 def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, Any]) -> str | None:
@@ -136,6 +277,23 @@ def _speculative_config(now: tuple[int, ...], config: Any, facts: Mapping[str, A
     if any(not isinstance(row, list) or len(row) != 3 for row in table):
         return "num_speculative_tokens_per_batch_size takes [start, end, tokens]"
     return None
+
+
+def _gpu_refusal(engine: str, values: Values, gpus: int) -> str | None:
+    """Returns the reason why an engine ends that starts more ranks than its pod has GPUs. The parser accepts most; CUDA does not."""
+    if engine == "sglang":
+        replicas = 1 if values.get("enable_dp_attention") else values["dp_size"]
+        ranks = values["tp_size"] * values["pp_size"] * replicas
+        first, step = values["base_gpu_id"], values["gpu_id_step"]
+        last = first + (max(1, ranks // values["nnodes"]) - 1) * step
+    else:
+        local = values["data_parallel_size_local"]
+        replicas = values["data_parallel_size"] if local is None else local
+        ranks = values["tensor_parallel_size"] * values["pipeline_parallel_size"] * values["prefill_context_parallel_size"] * replicas
+        last = max(1, ranks // values["nnodes"]) - 1
+    if last < gpus:
+        return None
+    return f"CUDA error: invalid device ordinal: rank needs device {last}, and the pod has {gpus}"
 
 
 def schedule_refusal(table: Sequence[tuple[int, int, int]]) -> str | None:

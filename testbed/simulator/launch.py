@@ -31,6 +31,8 @@ class Process:
     env: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    gpus: int | None = None
+    """GPUs that the container may use; None if it asks for none."""
 
 
 class UnknownEngine(ValueError):
@@ -68,7 +70,14 @@ def process_of(pod: Mapping[str, Any]) -> Process | None:
         env=env,
         image=container.get("image", ""),
         annotations=pod["metadata"].get("annotations") or {},
+        gpus=_gpus(container),
     )
+
+
+def _gpus(container: Mapping[str, Any]) -> int | None:
+    limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
+    counts = [int(count) for name, count in limits.items() if name.startswith("nvidia.com/") or name.endswith("/gpu")]
+    return sum(counts) if counts else None
 
 
 def _field(pod: Mapping[str, Any], path: str) -> str | None:
@@ -106,12 +115,14 @@ def settings_of(process: Process) -> EngineSettings:
     ArgvError."""
     engine, release = identify(process)
     switches = frozenset((name, value) for name, value in process.env.items() if name.startswith(("SGLANG_", "VLLM_")))
-    return _settings(engine, release, process.command, switches)
+    return _settings(engine, release, process.command, switches, process.gpus)
 
 
 @lru_cache(maxsize=1024)
-def _settings(engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]]) -> EngineSettings:
-    argv = parse(engine, release, command, Host(environ=dict(switches)))
+def _settings(
+    engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]], gpus: int | None
+) -> EngineSettings:
+    argv = parse(engine, release, command, Host(gpus_per_node=gpus, environ=dict(switches)))
     if message := schedule_refusal(argv.schedule or ()):
         raise raised(message)
     return EngineSettings(

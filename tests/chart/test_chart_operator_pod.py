@@ -26,7 +26,8 @@ def container(values: dict[str, Any] | None = None) -> Manifest:
 
 def environment(values: dict[str, Any] | None = None) -> dict[str, str]:
     """Variables of the operator container; those taken from the pod have a stand-in."""
-    return {variable["name"]: variable.get("value", "pod") for variable in container(values)["env"]}
+    fields = {"POD_IPS": "10.1.2.3"}
+    return {variable["name"]: variable.get("value", fields.get(variable["name"], "pod")) for variable in container(values)["env"]}
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_own_affinity_replaces_the_default() -> None:
 
 def test_the_operator_understands_its_default_environment(settings_of: Any) -> None:
     settings = settings_of({})
-    assert settings == Settings(pod_name="pod", lease_namespace="pod", lease_name="dflash-operator", http_port=8080)
+    assert settings == Settings(pod_name="pod", lease_namespace="pod", lease_name="dflash-operator", http_port=8080, pod_ips=("10.1.2.3",))
 
 
 def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
@@ -230,3 +231,9 @@ def test_pods_are_annotated_for_scraping_where_no_monitor_is_made() -> None:
     assert "prometheus.io/scrape" not in operator_pod(apis=MONITORING)["metadata"]["annotations"]
     off = {"metrics": {"serviceMonitor": {"enabled": False}}}
     assert operator_pod(off, apis=MONITORING)["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+
+
+def test_the_operator_knows_the_addresses_of_its_own_pod() -> None:
+    """Engines listen on the families of the pod network; only ``status.podIPs`` has both of a dual-stack pod."""
+    (found,) = [entry for entry in container()["env"] if entry["name"] == "POD_IPS"]
+    assert found["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIPs"}}

@@ -110,7 +110,7 @@ settings: leaseDurationSeconds (%v) must be more than renewDeadlineSeconds (%v),
 {{- range .Values.extraEnv -}}
 {{- if hasPrefix "DFLASH_" .name -}}
 {{- fail (printf "extraEnv: %s is a setting of the operator; it belongs into settings, prometheus or watchNamespaces" .name) -}}
-{{- else if has .name (list "POD_NAME" "POD_NAMESPACE") -}}
+{{- else if has .name (list "POD_IPS" "POD_NAME" "POD_NAMESPACE") -}}
 {{- fail (printf "extraEnv: the chart sets %s itself" .name) -}}
 {{- end -}}
 {{- end -}}

@@ -7,26 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
+from dflash_controller.engines import listen
+from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.checks import shape_problems, speculation_problems
-from dflash_controller.engines.flags import Flag, literal, merge, parsed, variables
-from dflash_controller.engines.hardware import Generation, generation, latent_attention
+from dflash_controller.engines.command_line import compatible, read
+from dflash_controller.engines.command_line import problems as broken_rules
+from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
+from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
-from dflash_controller.engines.sglang.limits import (
-    DP_ATTENTION,
-    DRAFT_BACKEND,
-    GUARD,
-    LORA,
-    OWNED,
-    RELEASES,
-    RENAMED,
-    STRATEGY,
-    TARGET_BACKEND,
-    extra_problems,
-    usable,
-)
+from dflash_controller.engines.sglang.limits import GUARD, OWNED, RELEASES, release_problems, usable
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
+from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, RENAMED, STRATEGY, TARGET_BACKEND, canonical
 from dflash_controller.engines.sglang.probe import SglangReading
+from dflash_controller.engines.sglang.rules import RULES
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -44,9 +38,9 @@ class SGLang:
         """See Engine."""
         return RELEASES.dialect(version)
 
-    def owned_flags(self) -> frozenset[str]:
+    def owned_flags(self) -> Mapping[str, str]:
         """See Engine."""
-        return frozenset(OWNED)
+        return OWNED
 
     def probes(self, release: str) -> Probes:
         """``/health`` waits for a scheduler step (1 s at least, 20 s at most). ``/ready`` (0.5.20) also fails while draining or paused.
@@ -75,24 +69,37 @@ class SGLang:
             return [*problems, Problem("spec.tuning.actuator", message, "Use Restart, or vLLM 0.26.0 or later.")]
         if broken := list(speculation_problems(request)):
             return [*problems, *broken]
-        return [*problems, *extra_problems(request)]
+        problems += release_problems(request)
+        return broken_rules(read(request, _arguments(request, "0"), canonical), RULES, problems)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""
         if problems := self.problems(request):
             raise ValueError("; ".join(map(str, problems)))
-        recommended, extra = _recommended(request), _current_names(_without_drafter(request, parsed(request.extra_args)))
-        defaults = _defaults(request)
-
-        def args(rank: str) -> tuple[str, ...]:
-            return merge(_owned(request, rank), defaults=defaults, recommended=recommended, extra=extra)
-
         return Launch(
             command=("python3", "-m", "sglang.launch_server"),
-            args=args("0"),
-            worker_args=args("$(LWS_WORKER_INDEX)") if request.nodes > 1 else (),
-            env=_environment(request, {flag.name for flag in extra}),
+            args=_arguments(request, "0"),
+            worker_args=_arguments(request, "$(LWS_WORKER_INDEX)") if request.nodes > 1 else (),
+            env=_environment(request, {flag.name for flag in _extra(request)}),
         )
+
+
+def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
+    def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
+        return merge(_owned(request, rank), defaults=_defaults(request), recommended=recommended, extra=_extra(request))
+
+    return merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), canonical), RULES, canonical))
+
+
+def _extra(request: LaunchRequest) -> list[Flag]:
+    return _current_names(_without_drafter(request, parsed(request.extra_args)))
+
+
+def _host(request: LaunchRequest) -> str:
+    """The user's address, else one that every pod network reaches. Several tokenizer processes share one socket that uvicorn binds."""
+    extra = index(_extra(request))
+    several = (integer(extra.get("--tokenizer-worker-num", "")) or 1) > 1
+    return extra.get(listen.HOST, listen.host(request, listen.ONE_SOCKET if several else listen.ASYNCIO))
 
 
 def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
@@ -101,7 +108,7 @@ def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
         flags.append(Flag("--revision", literal(request.target.revision)))
     flags += [
         Flag("--served-model-name", literal(request.served_model_name)),
-        Flag("--host", "0.0.0.0"),
+        Flag(listen.HOST, _host(request)),
         Flag("--port", str(request.port)),
         Flag("--tp-size", str(request.tensor_parallel)),
     ]
@@ -128,11 +135,11 @@ def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
 def _defaults(request: LaunchRequest) -> list[Flag]:
     """What the drafters' authors measured, by GPU. Targets with latent attention keep SGLang's own choice of back end."""
     flags = [Flag("--decode-log-interval", str(_DECODE_LOG_INTERVAL))]
-    backends = {Generation.BLACKWELL: ("trtllm_mha", "fa4"), Generation.HOPPER: ("fa3", "fa3")}.get(generation(request.gpu_product))
-    if backends and not latent_attention(request):
-        flags.append(Flag(TARGET_BACKEND, backends[0]))
-    if backends and not isinstance(request.speculation, Off):
-        flags.append(Flag(DRAFT_BACKEND, backends[1]))
+    chosen = BACKENDS["sglang"].chosen(request)
+    if TARGET_BACKEND in chosen and not latent_attention(request):
+        flags.append(Flag(TARGET_BACKEND, chosen[TARGET_BACKEND]))
+    if DRAFT_BACKEND in chosen and not isinstance(request.speculation, Off):
+        flags.append(Flag(DRAFT_BACKEND, chosen[DRAFT_BACKEND]))
     if request.hybrid_target:
         flags.append(Flag(STRATEGY, "extra_buffer"))
     return flags

@@ -7,24 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
+from dflash_controller.engines import listen
+from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.checks import shape_problems, speculation_problems
+from dflash_controller.engines.command_line import compatible, read
+from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
-from dflash_controller.engines.hardware import Generation, generation, latent_attention
+from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
-from dflash_controller.engines.vllm.limits import (
-    BACKEND,
-    GUARD,
-    OWNED,
-    RELEASES,
-    SCHEDULE_SINCE,
-    TOKENS,
-    capture_size,
-    extra_problems,
-    safe_token_budget,
-)
+from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 from dflash_controller.engines.vllm.probe import VllmReading
+from dflash_controller.engines.vllm.rules import BACKEND, RULES, canonical
+from dflash_controller.engines.vllm.sizes import TOKENS, capture_size, safe_token_budget
 
 _MASTER_PORT = 29500
 
@@ -40,9 +36,9 @@ class VLLM:
         """See Engine."""
         return RELEASES.dialect(version)
 
-    def owned_flags(self) -> frozenset[str]:
+    def owned_flags(self) -> Mapping[str, str]:
         """See Engine."""
-        return frozenset({*OWNED, "-O", "-cc", "-n", "-r", "-sc", "-tp"})
+        return OWNED | SHORT
 
     def probes(self, release: str) -> Probes:
         """HTTP answers only once the engine is ready, so ``/health`` serves all three. Ranks above 0 are headless."""
@@ -67,26 +63,36 @@ class VLLM:
         if isinstance(request.speculation, Schedule) and version(request.release) < version(SCHEDULE_SINCE):
             message = f"vLLM {request.release} cannot follow a schedule of block sizes with CUDA graphs"
             problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
-        return [*problems, *extra_problems(request)]
+        return broken_rules(read(request, _arguments(request, _leader(request))[1:], canonical), RULES, problems)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""
         if problems := self.problems(request):
             raise ValueError("; ".join(map(str, problems)))
-        recommended = [flag for flag in parsed(request.recommended_args) if flag.name not in (*OWNED, TOKENS)]
-        extra, defaults = parsed(request.extra_args), _defaults(request)
-
-        def args(owned: list[Flag]) -> tuple[str, ...]:
-            return (literal(request.target.model), *merge(owned, defaults=defaults, recommended=recommended, extra=extra))
-
-        leader = _owned(request, _distributed(request, "0"))
         worker = _owned(request, [*_distributed(request, "$(LWS_WORKER_INDEX)"), Flag("--headless")])
         return Launch(
             command=("vllm", "serve"),
-            args=args(leader),
-            worker_args=args(worker) if request.nodes > 1 else (),
+            args=_arguments(request, _leader(request)),
+            worker_args=_arguments(request, worker) if request.nodes > 1 else (),
             env=variables(request.recommended_args),
         )
+
+
+def _leader(request: LaunchRequest) -> list[Flag]:
+    return _owned(request, _distributed(request, "0"))
+
+
+def _arguments(request: LaunchRequest, owned: list[Flag]) -> tuple[str, ...]:
+    measured = BACKENDS["vllm"].measured
+    known = [flag for flag in parsed(request.recommended_args) if flag.name not in (*OWNED, TOKENS) and measured(flag, request)]
+
+    def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
+        return merge(owned, defaults=_defaults(request), recommended=recommended, extra=parsed(request.extra_args))
+
+    return (
+        literal(request.target.model),
+        *merged(compatible(known, lambda flags: read(request, merged(flags), canonical), RULES, canonical)),
+    )
 
 
 def _distributed(request: LaunchRequest, rank: str) -> list[Flag]:
@@ -106,7 +112,7 @@ def _owned(request: LaunchRequest, distributed: list[Flag]) -> list[Flag]:
         flags.append(Flag("--revision", literal(request.target.revision)))
     flags += [
         Flag("--served-model-name", literal(request.served_model_name)),
-        Flag("--host", "0.0.0.0"),
+        Flag(listen.HOST, index(parsed(request.extra_args)).get(listen.HOST, listen.host(request, listen.ONE_SOCKET))),
         Flag("--port", str(request.port)),
         Flag("--tensor-parallel-size", str(request.tensor_parallel)),
         *distributed,
@@ -141,6 +147,7 @@ def _defaults(request: LaunchRequest) -> list[Flag]:
     recommended = integer(index(parsed(request.recommended_args)).get(TOKENS, "")) or 0
     flags = [Flag(TOKENS, str(max(safe_token_budget(request), recommended)))]
     # the draft block attends non-causally: FLASH_ATTN does so in every release
-    if generation(request.gpu_product) is not Generation.OTHER and not latent_attention(request):
-        flags.append(Flag(BACKEND, "FLASH_ATTN"))
+    backend = BACKENDS["vllm"].chosen(request).get(BACKEND)
+    if backend and not latent_attention(request):
+        flags.append(Flag(BACKEND, backend))
     return flags

@@ -17,7 +17,15 @@ from typing import Any
 
 import torch
 
-NAMES = {9: "NVIDIA H100 80GB HBM3", 10: "NVIDIA B200"}
+NAMES = {
+    "8.0": "NVIDIA A100-SXM4-80GB",
+    "8.9": "NVIDIA L40S",
+    "9.0": "NVIDIA H100 80GB HBM3",
+    "10.0": "NVIDIA B200",
+    "10.3": "NVIDIA B300",
+    "12.0": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "12.1": "NVIDIA GB10",
+}
 
 
 class _AnyClass(type):
@@ -60,7 +68,7 @@ def _install() -> None:
     major, minor = map(int, capability.split("."))
     memory, count = int(mebibytes) << 20, int(devices)
     properties = types.SimpleNamespace(
-        name=NAMES[major], major=major, minor=minor, total_memory=memory, multi_processor_count=132, warp_size=32
+        name=NAMES[capability], major=major, minor=minor, total_memory=memory, multi_processor_count=132, warp_size=32
     )
     answers = {
         "is_available": True,
@@ -72,7 +80,7 @@ def _install() -> None:
         "set_device": None,
         "synchronize": None,
         "empty_cache": None,
-        "get_device_name": NAMES[major],
+        "get_device_name": NAMES[capability],
         "get_device_capability": (major, minor),
         "get_device_properties": properties,
         "mem_get_info": (memory, memory),

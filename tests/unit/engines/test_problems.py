@@ -132,8 +132,8 @@ def test_other_flags_are_the_users(engine: str, token: str) -> None:
         ("0.5.17", "--lora-paths=a=/a", "before SGLang 0.5.19"),
         ("0.5.19", "--enable-dp-attention", "before SGLang 0.5.23"),
         ("0.5.23", "--enable-dp-attention", "--enable-dp-lm-head"),
-        (SGLANG, "--pp-size=2", "pipeline parallelism"),
-        (SGLANG, "--pipeline-parallel-size=2", "pipeline parallelism"),
+        (SGLANG, "--pp-size=2", "multiplies the ranks"),
+        (SGLANG, "--pipeline-parallel-size=2", "multiplies the ranks"),
         (SGLANG, "--disaggregation-mode=decode", "split prefill"),
         (SGLANG, "--speculative-draft-window-size=15", "shorter than the block of 16"),
         (SGLANG, "--mamba-track-interval=15", "shorter than the block of 16"),
@@ -148,9 +148,7 @@ def test_sglang_releases(release: str, token: str, message: str) -> None:
     assert message in problem.message
 
 
-@pytest.mark.parametrize(
-    "token", ["--attention-backend=trtllm_mha", "--speculative-draft-attention-backend=fa4", "--cuda-graph-backend-prefill=tc_piecewise"]
-)
+@pytest.mark.parametrize("token", ["--attention-backend=trtllm_mha", "--cuda-graph-backend-prefill=tc_piecewise"])
 def test_blackwell_kernels_on_hopper(token: str) -> None:
     assert "does not run on Hopper" in only("sglang", "0.5.17", extra_args=(token,), gpu_product=H100).message
     assert problems("sglang", "0.5.17", extra_args=(token,)) == []
@@ -162,9 +160,8 @@ def test_mamba_flags_need_mamba_state() -> None:
 
 
 def test_drafter_flags_are_not_looked_at_while_speculation_is_off() -> None:
-    extra = ("--speculative-draft-window-size=4", "--pp-size=2")
-    assert problems("sglang", SGLANG, speculation=Off(), extra_args=extra) == []
-    assert problems("vllm", VLLM, speculation=Off(), extra_args=("--pipeline-parallel-size=2",)) == []
+    assert problems("sglang", SGLANG, speculation=Off(), extra_args=("--speculative-draft-window-size=4",)) == []
+    assert problems("vllm", VLLM, speculation=Off(), extra_args=("--max-num-batched-tokens=64",)) == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_drafter_flags_are_not_looked_at_while_speculation_is_off() -> None:
     [
         (VLLM, "--max-num-batched-tokens=511", "do not hold 32 requests of block 16"),
         (VLLM, "--max_num_batched_tokens=0.5k", "do not hold 32 requests of block 16"),
-        (VLLM, "--pipeline-parallel-size=2", "pipeline parallelism"),
+        (VLLM, "--pipeline-parallel-size=2", "multiplies the ranks"),
         (VLLM, "--enable-dbo", "speculative decoding"),
         (VLLM, "--kv-cache-dtype=nvfp4", "KV cache"),
         (VLLM, "--kv-cache-dtype=fp8_e5m2", "KV cache"),
@@ -189,13 +186,15 @@ def test_vllm_fp8_cache_where_the_kernels_read_it() -> None:
     assert problems("vllm", "0.33.0", extra_args=("--kv-cache-dtype=fp8",)) == []
     assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8",), gpu_product=H100) == []
     assert problems("vllm", "0.26.0", extra_args=("--kv-cache-dtype=fp8", "--attention-backend=FLASHINFER")) == []
-    assert "this GPU" in only("vllm", VLLM, extra_args=("--kv-cache-dtype=fp8",), gpu_product="NVIDIA-L40S").message
+    chosen = ("--kv-cache-dtype=fp8", "--attention-backend=FLASH_ATTN")
+    assert "Ada (SM89)" in only("vllm", VLLM, extra_args=chosen, gpu_product="NVIDIA-L40S").message
+    assert problems("vllm", VLLM, extra_args=("--kv-cache-dtype=fp8",), gpu_product="NVIDIA-L40S") == []
 
 
 def test_vllm_schedule_under_data_parallelism() -> None:
     schedule = Schedule(((1, 32, 7),))
     assert problems("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=1",)) == []
-    assert "ignores a schedule" in only("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=2",)).message
+    assert "multiplies the ranks" in only("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=2",)).message
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

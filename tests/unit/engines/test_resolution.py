@@ -93,6 +93,20 @@ def test_fields_of_a_newer_operator_are_ignored() -> None:
     assert Resolved.from_json(stored | {"later": 1}) == resolved(deployment())
 
 
+def test_a_revision_stored_before_families_were_known_can_be_read() -> None:
+    stored = resolved(deployment()).to_json()
+    del stored["defaults"]["pod_ip_families"]
+    assert Resolved.from_json(json.loads(json.dumps(stored))) == resolved(deployment())
+
+
+def test_an_edit_listens_on_the_families_of_today_s_cluster() -> None:
+    before = resolved(deployment(), OperatorDefaults())
+    after = resolve(parsed(deployment()), "qwen", NAMESPACE, Catalog.load(), OperatorDefaults(pod_ip_families=("IPv4",)), before)
+    assert isinstance(after, Resolved)
+    assert after.launch_request(Fixed(16)).pod_ip_families == ("IPv4",)
+    assert Resolved.from_json(json.loads(json.dumps(after.to_json()))) == after
+
+
 def test_another_edit_does_not_adopt_newer_defaults() -> None:
     old = OperatorDefaults(versions={"sglang": "0.5.19", "vllm": "0.26.0"})
     before = resolved(deployment(), old)

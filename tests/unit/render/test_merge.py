@@ -105,6 +105,7 @@ def test_a_flag_with_a_json_value_is_merged_by_its_keys() -> None:
         (["--a", "--b"], ["--b"], ["--a", "--b", "--c"], ["--b", "--c"]),
         (["--x=1", "--x=2"], ["--x=1", "--x=3"], ["--x=1", "--x=2", "--y"], ["--x=1", "--x=3", "--y"]),
         (["--a"], ["--b", "--a"], ["--z", "--a"], ["--b", "--z", "--a"]),
+        (["--host=", "--block=16"], ["--host=", "--block=8"], ["--host=0.0.0.0", "--block=16"], ["--host=0.0.0.0", "--block=8"]),
     ],
 )
 def test_command_lines_are_merged_by_flag(base: list[str], changed: list[str], stored: list[str], merged: list[str]) -> None:

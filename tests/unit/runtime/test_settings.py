@@ -86,3 +86,27 @@ def test_variables_that_kubernetes_makes_of_services_are_no_mistake() -> None:
         "DFLASH_OPERATOR_PORT_8080_TCP_ADDR": "10.0.0.1",
     }
     assert Settings.from_environment(links).http_port == 8080
+
+
+@pytest.mark.parametrize(
+    ("addresses", "families"),
+    [
+        ("", ()),
+        ("10.1.2.3", ("IPv4",)),
+        ("fd00::7", ("IPv6",)),
+        ("10.1.2.3,fd00::7", ("IPv4", "IPv6")),
+        ("fd00::7,10.1.2.3", ("IPv6", "IPv4")),
+    ],
+)
+def test_engines_listen_on_the_families_of_the_operator_s_own_pod(addresses: str, families: tuple[str, ...]) -> None:
+    settings = Settings.from_environment({"POD_IPS": addresses})
+    assert operator_defaults(settings).pod_ip_families == families
+
+
+def test_the_setting_replaces_the_pod_s_addresses() -> None:
+    assert Settings.from_environment({"POD_IPS": "10.1.2.3", "DFLASH_POD_IPS": "fd00::1"}).pod_ip_families == ("IPv6",)
+
+
+def test_an_address_of_the_pod_must_be_one() -> None:
+    with pytest.raises(SettingsError, match="POD_IPS"):
+        Settings.from_environment({"DFLASH_POD_IPS": "chat"})

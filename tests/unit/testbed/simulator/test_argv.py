@@ -112,3 +112,15 @@ def test_other_entry_points_are_not_found() -> None:
         parse("vllm", "0.19.0", VLLM)
     with pytest.raises(ValueError, match="no engine"):
         parse("tgi", "1.0.0", VLLM)
+
+
+def test_a_target_of_the_catalog_is_known_to_be_hybrid() -> None:
+    base = ["sglang", "serve", "--speculative-algorithm=DFLASH", "--speculative-draft-model-path=z-lab/x"]
+    hybrid = [*base, "--model-path=Qwen/Qwen3.5-9B"]
+    strategy = "--mamba-radix-cache-strategy=no_buffer"
+    with pytest.raises(ArgvError, match="overlap schedule"):
+        parse("sglang", "0.5.23", [*hybrid, strategy])
+    with pytest.raises(ArgvError, match="trtllm_mha"):
+        parse("sglang", "0.5.23", [*hybrid, strategy, "--disable-overlap-schedule", "--attention-backend=trtllm_mha"])
+    assert parse("sglang", "0.5.23", [*hybrid, strategy, "--disable-overlap-schedule"])
+    assert parse("sglang", "0.5.23", [*base, "--model-path=Qwen/Qwen3-8B", strategy])

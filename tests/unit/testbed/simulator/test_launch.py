@@ -187,3 +187,34 @@ def test_vllm_ends_over_a_broken_schedule(table: object, message: str) -> None:
         vllm_settings(scheduled(table))
     assert caught.value.exit_code == 1
     assert message in caught.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "device"),
+    [
+        ([*SGLANG, "--dp-size", "2"], 1, 1),
+        ([*SGLANG, "--tp-size", "4"], 2, 3),
+        ([*SGLANG, "--base-gpu-id", "1"], 1, 1),
+        ([*SGLANG, "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention", "--enable-dp-lm-head"], 2, None),
+        ([*VLLM, "--data-parallel-size", "2"], 1, 1),
+        ([*VLLM, "--data-parallel-size", "2", "--data-parallel-size-local", "1"], 1, None),
+        ([*VLLM, "--prefill-context-parallel-size", "2"], 1, 1),
+        ([*VLLM, "-tp", "2"], 2, None),
+    ],
+)
+def test_an_engine_with_more_ranks_than_gpus_ends(command: list[str], gpus: int, device: int | None) -> None:
+    image = "lmsysorg/sglang:v0.5.23" if "sglang" in command[2] else "vllm/vllm-openai:v0.26.0"
+    env = [{"name": "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION", "value": "0"}]
+    process = process_of(pod(command, image, resources={"limits": {"nvidia.com/gpu": str(gpus)}}, env=env))
+    assert process is not None
+    if device is None:
+        assert settings_of(process)
+    else:
+        with pytest.raises(ArgvError, match=f"needs device {device}, and the pod has {gpus}"):
+            settings_of(process)
+
+
+def test_a_pod_that_asks_for_no_gpus_may_start_any_number_of_ranks() -> None:
+    process = process_of(pod([*SGLANG, "--dp-size", "2"]))
+    assert process is not None
+    assert settings_of(process)

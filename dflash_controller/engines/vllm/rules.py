@@ -1,0 +1,147 @@
+"""Combinations that vLLM refuses or cannot run with DFlash, over the whole merged command line.
+
+Each rule names vLLM's own check. The engine contract compares them with the real configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from dflash_controller.engines import listen
+from dflash_controller.engines.backends import BACKENDS
+from dflash_controller.engines.command_line import Broken, CommandLine, Rule
+from dflash_controller.engines.flags import Flag
+from dflash_controller.engines.hardware import DATACENTER_BLACKWELL, gpu_name
+from dflash_controller.engines.ranks import RANKS
+from dflash_controller.engines.vllm.sizes import TOKENS, safe_token_budget
+
+BACKEND = "--attention-backend"
+_KV_DTYPE = "--kv-cache-dtype"
+_ATTENTION = "--attention-config"
+_CHUNKED = "--enable-chunked-prefill"
+_EXECUTOR = "--distributed-executor-backend"
+_WITHOUT_SPECULATION = ("--enable-dbo", "--kv-sharing-fast-prefill")
+"""config/vllm.py: refused with speculative decoding."""
+_FP8_ON_BLACKWELL_SINCE = "0.33.0"
+_BACKENDS = BACKENDS["vllm"]
+
+
+def _ranks(line: CommandLine) -> Iterator[Broken]:
+    """config/parallel.py."""
+    yield from RANKS["vllm"].broken(line)
+    executor, tensor = line.get(_EXECUTOR), line.request.tensor_parallel
+    if executor in ("ray", "external_launcher") or (executor == "uni" and tensor > 1):
+        message = f"{_EXECUTOR}={executor} does not start the {tensor} ranks in the replica's pods"
+        yield Broken((_EXECUTOR,), message, f"Remove {_EXECUTOR}")
+    if line.get("--api-server-count") == "0":
+        yield Broken(("--api-server-count",), "--api-server-count=0 serves no HTTP, which probes and the Service need", "Use 1 or more")
+
+
+def _gpu(line: CommandLine) -> Iterator[Broken]:
+    """backends.yaml; config/attention.py takes the back end from one of two options."""
+    backend = line.get(BACKEND)
+    if backend and _BACKENDS.runs(Flag(BACKEND, backend), line.request) is False:
+        message = f"{BACKEND}={line.values[BACKEND]} does not run on {gpu_name(line.request)}"
+        yield Broken((BACKEND,), message, f"Remove {BACKEND}: the operator or vLLM chooses what the GPU can run")
+    for name, second in (
+        (f"{_ATTENTION}.backend", line.get(f"{_ATTENTION}.backend")),
+        (_ATTENTION, _object(line.get(_ATTENTION)).get("backend")),
+    ):
+        if second and backend:
+            yield Broken((name,), f"{name} sets the attention back end a second time", f"Write {BACKEND} instead")
+        elif second and _BACKENDS.runs(Flag(BACKEND, str(second)), line.request) is False:
+            yield Broken((name,), f"{name}: {second} does not run on {gpu_name(line.request)}", f"Remove {name}")
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _sizes(line: CommandLine) -> Iterator[Broken]:
+    """config/scheduler.py and config/vllm.py."""
+    tokens = line.number(TOKENS)
+    needed = line.block * line.request.max_concurrency
+    if line.speculates and tokens is not None and tokens < needed:
+        message = f"{TOKENS}: {tokens} tokens per step do not hold {line.request.max_concurrency} requests of block {line.block}"
+        yield Broken((TOKENS,), message, f"Use {needed} or more; {safe_token_budget(line.request)} leaves room for prefill")
+    length = line.number("--max-model-len")
+    if _CHUNKED in line.values and not line.on(_CHUNKED) and tokens is not None and (length is None or length > tokens):
+        shown = length or "the target's length"
+        message = f"{_CHUNKED} is off: {TOKENS}={tokens} must then hold a whole prompt of {shown} tokens"
+        remedy = f"Add --max-model-len and {TOKENS} of at least that, or leave chunked prefill on"
+        yield Broken((_CHUNKED, TOKENS, "--max-model-len"), message, remedy)
+    active = line.number("--max-num-active-seqs")
+    if active is not None and active > line.request.max_concurrency:
+        message = f"--max-num-active-seqs={active} is more than the {line.request.max_concurrency} of spec.engine.maxConcurrency"
+        yield Broken(("--max-num-active-seqs",), message, "Remove --max-num-active-seqs, or raise spec.engine.maxConcurrency")
+
+
+def _drafting(line: CommandLine) -> Iterator[Broken]:
+    if not line.speculates:
+        return
+    for name in _WITHOUT_SPECULATION:
+        if line.on(name):
+            yield Broken((name,), f"{name} does not work with speculative decoding", f"Remove {name}")
+    if (line.number("--ubatch-size") or 0) > 1:
+        yield Broken(("--ubatch-size",), "--ubatch-size does not work with speculative decoding", "Remove --ubatch-size")
+
+
+def _cache(line: CommandLine) -> Iterator[Broken]:
+    """v1/attention/backends/flash_attn.py, supports_kv_cache_dtype."""
+    dtype, written = line.get(_KV_DTYPE), line.values.get(_KV_DTYPE)
+    flash = line.get(BACKEND) == "flash_attn"
+    names = (_KV_DTYPE, BACKEND)
+    if not line.speculates or written is None:
+        return
+    if "fp4" in dtype:
+        yield Broken(names, f"{_KV_DTYPE}={written}: DFlash cannot run on this KV cache", "Use fp8, bfloat16 or auto")
+    elif flash and dtype == "fp8_e5m2":
+        yield Broken(names, f"{_KV_DTYPE}={written}: FLASH_ATTN cannot read this KV cache", "Use fp8")
+    elif flash and dtype in ("fp8", "fp8_e4m3") and not _flash_attention_reads_fp8(line):
+        message = f"{_KV_DTYPE}={written}: FLASH_ATTN of vLLM {line.request.release} cannot read this KV cache on {gpu_name(line.request)}"
+        yield Broken(names, message, f"Add {BACKEND}=FLASHINFER, or use bfloat16")
+
+
+def _flash_attention_reads_fp8(line: CommandLine) -> bool:
+    """On Hopper with FlashAttention 3; on SM100 with FlashAttention 4, which vLLM 0.33 admits and 0.26 does not.
+
+    On an unknown GPU vLLM decides.
+    """
+    if line.sm is None or line.sm == 90:
+        return True
+    return line.sm in DATACENTER_BLACKWELL and line.at_least(_FP8_ON_BLACKWELL_SINCE)
+
+
+def _listen(line: CommandLine) -> Iterator[Broken]:
+    yield from listen.broken(line, listen.ONE_SOCKET)
+
+
+def canonical(name: str) -> str:
+    """Returns the spelling that rules read: since 0.33 ``--disable-x`` is ``--no-enable-x``."""
+    on = name.replace("--disable-", "--enable-", 1)
+    return on if on in CHECKED else name
+
+
+RULES: tuple[Rule, ...] = (_ranks, _gpu, _sizes, _drafting, _cache, _listen)
+CHECKED = frozenset(
+    {
+        *RANKS["vllm"].checked,
+        *_WITHOUT_SPECULATION,
+        BACKEND,
+        TOKENS,
+        listen.HOST,
+        _CHUNKED,
+        _EXECUTOR,
+        _KV_DTYPE,
+        "--api-server-count",
+        "--max-model-len",
+        "--max-num-active-seqs",
+        "--ubatch-size",
+    }
+)
+"""Flags that a rule reads: extraArgs may carry them in full only."""
