@@ -1,8 +1,9 @@
 """Reads measured tables, which are CSV files, and says in one line what is wrong with one: file, line, column and remedy.
 
 A table of speeds has the columns ``model, workload, concurrency, block_size, method, tok_per_s``. A table of acceptance lengths has
-``model, workload, block_size, method, accept_len``. Both may have more, and ``source`` is read where there is one. Rows of method ``DFlash`` count,
-and in a table of speeds those of ``AR`` (no speculation, block size 1). A row without a measured value counts as not measured.
+``model, workload, block_size, method, accept_len``. Both may have more, and ``source`` is read where there is one. Rows of method
+``DFlash`` count, and in a table of speeds those of ``AR`` (no speculation, block size 1). A row without a measured value counts as not
+measured.
 """
 
 from __future__ import annotations
