@@ -95,7 +95,7 @@ class Revision:
         text = (self.source["metadata"].get("annotations") or {}).get(names.ANNOTATION_TRIAL)
         try:
             return not isinstance(json.loads(text or ""), dict)
-        except ValueError:
+        except (RecursionError, ValueError):
             return True
 
     def same_intent(self, inputs: Mapping[str, Any]) -> bool:
@@ -144,7 +144,7 @@ def _probe(text: str | None) -> ProbeRun | None:
     """Returns the stored answers, or None if they cannot be read. The probe then asks again."""
     try:
         return from_json(text) if text else None
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
 
 
@@ -233,7 +233,7 @@ def data_from_workload(workload: Object) -> dict[str, Any] | None:
     metadata = workload["metadata"]
     try:
         content = json.loads(metadata["annotations"][names.ANNOTATION_RECORD])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return None
     content["workload"] = live_workload(workload)
     return dict(content)
