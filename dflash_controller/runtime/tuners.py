@@ -167,6 +167,6 @@ def _kept(stable: Revision, records: Sequence[Revision]) -> tuple[str | None, An
         if record.learned and _curve(record) == _curve(stable):
             try:
                 return record.name, json.loads(record.learned)
-            except ValueError:
+            except (RecursionError, ValueError):
                 _log.warning("%s: what the tuner had learned cannot be read; it learns anew", record.hash)
     return None, None

@@ -57,7 +57,7 @@ def _gpu(line: CommandLine) -> Iterator[Broken]:
 def _object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -69,7 +69,7 @@ def _record(child: Object) -> Mapping[str, Any] | None:
 def _parsed(workload: Object) -> Any:
     try:
         return json.loads((workload["metadata"].get("annotations") or {})[names.ANNOTATION_RECORD])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return None
 
 

@@ -238,6 +238,20 @@ def test_a_damaged_trial_stops_nothing(text: str) -> None:
     assert phase(world) == "Analyzing"
 
 
+@pytest.mark.parametrize("kind", ["ControllerRevision", "Deployment"])
+@pytest.mark.parametrize(
+    "annotation",
+    [names.ANNOTATION_TRIAL, names.ANNOTATION_HISTORY, names.ANNOTATION_PROBE, names.ANNOTATION_LEARNED, names.ANNOTATION_RECORD],
+)
+def test_an_annotation_nested_too_deeply_stops_nothing(kind: str, annotation: str) -> None:
+    world = settled(replicas=2)
+    for item in world.of_kind(kind):
+        item["metadata"].setdefault("annotations", {})[annotation] = "[" * 5000
+    world.edit(lambda spec: spec.update(replicas=3))
+    world.settle()
+    assert world.serving() == 3
+
+
 @pytest.mark.parametrize("state", ["", "candidate"])
 def test_a_lost_record_is_rebuilt_from_a_workload_with_a_damaged_state(state: str) -> None:
     world = on_trial()

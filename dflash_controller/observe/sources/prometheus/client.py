@@ -149,7 +149,7 @@ def _result(status: int, body: bytes, kind: str) -> Any:
     failure = _Unavailable if status >= 500 else PrometheusError
     try:
         answer: Any = json.loads(body)
-    except ValueError:
+    except (RecursionError, ValueError):
         raise failure(f"HTTP status {status}, not JSON") from None
     if not isinstance(answer, dict) or answer.get("status") != "success":
         fields = answer if isinstance(answer, dict) else {}
