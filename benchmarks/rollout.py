@@ -6,7 +6,8 @@ gates until it promotes or fails the candidate or the deadline of 2 h passes. Th
 drafters: equal, and with 10 % and 5 % shorter acceptance length at the same step time; 5 % is exactly the default limit.
 
 Scenarios: ``slow`` has 20 requests/min per replica, read every 30 s and judged every 60 s; ``fast`` has 5 requests/s per replica, read
-every 15 s and judged every 30 s; ``sticky`` is like slow, but with sessions that stay on one replica. The time to a verdict starts when the
+every 15 s and judged every 30 s; ``sticky`` is like slow, but with sessions that stay on one replica. ``HARSHER`` are variants of sticky
+with more dependence. The time to a verdict starts when the
 candidate is Ready, includes the warm-up, and is taken over the equal and the 10 % worse drafter; a trial without a verdict counts as 2 h.
 
 It prints one JSON object to standard output and progress to standard error. Shares are over all scenarios together, with Wilson's 95 %
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rollout_traffic import BLOCK, Load, Replica, per_request_variation
+from benchmarks.rollout_traffic import BLOCK, Load, Replica, Sessions, per_request_variation
 from dflash_controller.analysis.judge import judge
 from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
 from dflash_controller.api.defaults import GATES
@@ -36,7 +37,7 @@ from dflash_controller.model.counters import Evidence
 
 DEADLINE_S = 7200.0
 STABLE, CANDIDATES = 2, 1
-QUESTION = AnalysisRequest(GATES, False, 5.0, BLOCK, BLOCK, concurrent=True, warm_up_s=60.0)
+QUESTION = AnalysisRequest(GATES, False, 5.0, BLOCK, BLOCK, concurrent=True, warm_up_s=60.0, deadline_s=DEADLINE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,18 @@ class Scenario:
 SCENARIOS = (
     Scenario("slow", Load(20 / 60, 30.0), 60.0, 45, 120),
     Scenario("fast", Load(5.0, 15.0), 30.0, 10, 20),
-    Scenario("sticky", Load(20 / 60, 30.0, sticky=True), 60.0, 45, 120),
+    Scenario("sticky", Load(20 / 60, 30.0, Sessions()), 60.0, 45, 120),
 )
+HARSHER = (
+    Scenario("long-sessions", Load(20 / 60, 30.0, Sessions(10.0)), 60.0, 45, 120),
+    Scenario("very-long-sessions", Load(20 / 60, 30.0, Sessions(30.0)), 60.0, 45, 120),
+    Scenario("heavy-tail", Load(20 / 60, 30.0, Sessions(tail=1.5)), 60.0, 45, 120),
+    Scenario("slow-sessions", Load(20 / 60, 30.0, Sessions(5.0, pause_s=180.0)), 60.0, 45, 120),
+    Scenario("fast-sessions", Load(5.0, 15.0, Sessions(10.0)), 30.0, 10, 20),
+    Scenario("hash-routing", Load(20 / 60, 30.0, clients=200), 60.0, 45, 120),
+    Scenario("hash-routing-few", Load(20 / 60, 30.0, clients=50), 60.0, 45, 120),
+)
+"""Run only by name, and without targets."""
 DRAFTERS = {"equal": 1.0, "worse10": 0.9, "worse5": 0.95}
 
 
@@ -154,9 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=3600, metavar="N", help="over all scenarios and drafters (default %(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="P", help="default %(default)s")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="default %(default)s")
-    parser.add_argument("--scenario", choices=[s.name for s in SCENARIOS], help="only this one")
+    parser.add_argument("--scenario", choices=[s.name for s in (*SCENARIOS, *HARSHER)], help="only this one")
     options = parser.parse_args(arguments)
-    scenarios = [s for s in SCENARIOS if options.scenario in (None, s.name)]
+    scenarios = [s for s in (*SCENARIOS, *HARSHER) if s.name == options.scenario] or list(SCENARIOS)
     each = max(1, options.trials // (len(scenarios) * len(DRAFTERS)))
     size = max(1, min(20, each))
     work = []

@@ -30,8 +30,6 @@ PROMPT_MEDIAN, PROMPT_SIGMA = 500.0, 0.8
 STEP_NOISE = 0.02
 """Standard deviation of the log step time between intervals."""
 TTFT_MEDIAN_S, TTFT_SIGMA = 0.06, 0.5
-SESSION_REQUESTS, SESSION_PAUSE_S, SESSION_CV = 3.0, 40.0, 0.10
-"""A session's requests go to one replica and share task and multiplier. Together with the prompts, the variation is 15 % again."""
 CHUNK_READINGS = 20
 TTFT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, math.inf)
 TOKEN_BOUNDS = (0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, math.inf)
@@ -41,13 +39,30 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Sessions:
+    """Requests of one session go to one replica and share task and multiplier. With the prompts, the multipliers vary by 15 % in total."""
+
+    requests: float = 3.0
+    """Mean number of requests in a session."""
+    tail: float | None = None
+    """Exponent of a Pareto (Lomax) distribution of the number of requests; None: geometric. The variance is infinite up to 2."""
+    pause_s: float = 40.0
+    """Mean seconds between two requests of a session."""
+    cv: float = 0.10
+    """Coefficient of variation of the multiplier between sessions."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Traffic of one replica."""
 
     requests_per_s: float
     every_s: float
     """Seconds between two readings."""
-    sticky: bool = False
+    sessions: Sessions | None = None
+    clients: int | None = None
+    """Number of clients whose requests all go to this replica, as with routing by a hash of the client. A client's requests are alike, as
+    those of a session are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +108,53 @@ class Requests:
 def arrivals(random: np.random.Generator, load: Load, until_s: float, factor: float) -> Requests:
     """Returns all requests of one replica; ``factor`` is the drafter's acceptance length ÷ that of the stable drafter."""
     model = _model()
-    if not load.sticky:
+    if load.sessions is None:
         count = random.poisson(load.requests_per_s * until_s)
         arrived = np.sort(random.uniform(0, until_s, count))
-        task = random.integers(len(model.task_lengths), size=count)
-        multiplier = _multipliers(random, PROMPT_CV, count)
+        group = np.arange(count) if load.clients is None else random.integers(load.clients, size=count)
+        groups, cv = (count, PROMPT_CV) if load.clients is None else (load.clients, Sessions().cv)
+        task = random.integers(len(model.task_lengths), size=groups)[group]
+        multiplier = _multipliers(random, cv, groups)[group]
+        if cv < PROMPT_CV:
+            multiplier *= _multipliers(random, math.sqrt(PROMPT_CV**2 - cv**2), count)
     else:
-        before_s = 20 * SESSION_REQUESTS * SESSION_PAUSE_S / 3
-        sessions = random.poisson(load.requests_per_s / SESSION_REQUESTS * (until_s + before_s))
-        sizes = random.geometric(1 / SESSION_REQUESTS, sessions)
-        which = np.repeat(np.arange(sessions), sizes)
-        pauses = random.exponential(SESSION_PAUSE_S, len(which))
-        waited = np.cumsum(pauses)
-        first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int)
-        waited -= np.repeat(waited[first], sizes)
-        arrived = np.repeat(random.uniform(-before_s, until_s, sessions), sizes) + waited
-        task = np.repeat(random.integers(len(model.task_lengths), size=sessions), sizes)
-        rest = math.sqrt(PROMPT_CV**2 - SESSION_CV**2)
-        multiplier = np.repeat(_multipliers(random, SESSION_CV, sessions), sizes) * _multipliers(random, rest, len(which))
-        order = np.argsort(arrived, kind="stable")
-        order = order[(arrived[order] >= 0) & (arrived[order] < until_s)]
-        arrived, task, multiplier = arrived[order], task[order], multiplier[order]
+        arrived, task, multiplier = _sessions(random, load.sessions, load.requests_per_s, until_s)
     return Requests(arrived, factor * np.clip(model.task_lengths[task] * multiplier, 1.1, BLOCK - 0.5))
+
+
+def _sessions(
+    random: np.random.Generator, kind: Sessions, requests_per_s: float, until_s: float
+) -> tuple[Floats, npt.NDArray[np.int64], Floats]:
+    """Returns arrival, task and multiplier of each request. Sessions that began before second 0 are among them."""
+    before_s = 20 * kind.requests * kind.pause_s / 3
+    sessions = random.poisson(requests_per_s / kind.requests * (until_s + before_s))
+    if kind.tail is None:
+        sizes = random.geometric(1 / kind.requests, sessions)
+    else:
+        sizes = 1 + np.floor(_lomax_scale(kind) * random.pareto(kind.tail, sessions)).astype(np.int64)
+    which = np.repeat(np.arange(sessions), sizes)
+    waited = np.cumsum(random.exponential(kind.pause_s, len(which)))
+    first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int)
+    waited -= np.repeat(waited[first], sizes)
+    arrived = np.repeat(random.uniform(-before_s, until_s, sessions), sizes) + waited
+    task = np.repeat(random.integers(len(_model().task_lengths), size=sessions), sizes)
+    rest = math.sqrt(PROMPT_CV**2 - kind.cv**2)
+    multiplier = np.repeat(_multipliers(random, kind.cv, sessions), sizes) * _multipliers(random, rest, len(which))
+    order = np.argsort(arrived, kind="stable")
+    order = order[(arrived[order] >= 0) & (arrived[order] < until_s)]
+    return arrived[order], task[order], multiplier[order]
+
+
+@lru_cache(maxsize=8)
+def _lomax_scale(kind: Sessions) -> float:
+    """Returns the scale at which 1 + ⌊Lomax⌋ has the mean ``kind.requests``: P(⌊x⌋ ≥ k) = (1 + k ÷ scale)^-tail, summed over k ≥ 1."""
+    tail, below, above = kind.tail or 2.0, 1e-3, 1e3
+    whole = np.arange(1, 200_000, dtype=float)
+    for _ in range(60):
+        scale = math.sqrt(below * above)
+        rest = scale / (tail - 1) * (1 + (whole[-1] + 0.5) / scale) ** (1 - tail)
+        below, above = (scale, above) if float(((1 + whole / scale) ** -tail).sum()) + rest < kind.requests - 1 else (below, scale)
+    return scale
 
 
 def _multipliers(random: np.random.Generator, cv: float, count: int) -> Floats:

@@ -49,18 +49,39 @@ def mixture_deviate(error: float, tightest_at: float, alpha: float) -> float:
     return math.sqrt(2 * (information + mixed) / information * math.log1p(math.sqrt(ratio) / (2 * alpha)))
 
 
-def radius(error: float, freedom: float, tightest_at: float, alpha: float, bias: float = 0.0) -> float:
+def radius(error: float, freedom: float, tightest_at: float, alpha: float, bias: float = 0.0, bias_alpha: float | None = None) -> float:
     """Returns the distance of a one-sided time-uniform bound from the estimate.
 
     ``error`` is the current standard error of the estimate, from ``freedom`` degrees of freedom. ``bias`` is the standard deviation of an
     error that is drawn once and does not shrink with more samples. It is the same at every evaluation, so it needs no time-uniform deviate;
     it is independent of the sampling error, so it is added in quadrature. If it is the larger of the two, this alone would err up to twice
     as often as stated over all evaluations together, so ``alpha`` is then halved. Both were found by simulation and are checked by a test.
+    ``bias_alpha`` is the level for ``bias``, if it is not ``alpha``.
     """
+    bias_alpha = alpha if bias_alpha is None else bias_alpha
     if bias > error:
-        alpha /= 2
+        alpha, bias_alpha = alpha / 2, bias_alpha / 2
     sampling = student_deviate(mixture_deviate(error, tightest_at, alpha), freedom) * error if error > 0 else 0.0
-    return math.hypot(sampling, normal_deviate(alpha) * bias)
+    return math.hypot(sampling, normal_deviate(bias_alpha) * bias)
+
+
+def deadline_radius(
+    error: float, freedom: float, alpha: float, elapsed_s: float, deadline_s: float, bias: float = 0.0, bias_alpha: float | None = None
+) -> float:
+    """Returns the distance of a one-sided bound from the estimate that holds at all evaluations until a deadline together.
+
+    By the reflection principle a sum of independent errors exceeds c · sqrt(V) before its variance reaches V with the probability
+    2 · P(normal > c). As a bound of the mean this is the boundary of O'Brien and Fleming (1979) in continuous time (Lan and DeMets 1983).
+    It is wide early, and at the deadline little wider than that of a single test. The share of information is taken to be that of the time.
+    After the deadline its probability is spent, and it is infinite. The other arguments are as for ``radius``.
+    """
+    if elapsed_s <= 0 or elapsed_s > deadline_s:
+        return math.inf
+    bias_alpha = alpha if bias_alpha is None else bias_alpha
+    if bias > error:
+        alpha, bias_alpha = alpha / 2, bias_alpha / 2
+    deviate = normal_deviate(alpha / 2) * math.sqrt(deadline_s / elapsed_s)
+    return math.hypot(student_deviate(deviate, freedom) * error, normal_deviate(bias_alpha) * bias)
 
 
 def lasting_radius(alpha: float, bias: float) -> float:

@@ -30,9 +30,8 @@ class Batch:
 _PER_POD = 4
 """Minimum blocks for a value of a single pod."""
 _SURE = 0.975
-_LAGS = ((1, 2 / 3), (2, 1 / 3))
-"""Lags in blocks and their Bartlett weights (Newey and West 1987). Neighbouring blocks resemble each other if a session outlasts a block
-and stays on one replica. Their covariance is added if it is positive; a negative one is chance."""
+MOST_LAGS = 8
+"""Maximum distance of two blocks, in blocks, at which their correlation is counted."""
 PRIOR_SLOPE, PRIOR_SPREAD = 0.3, 0.3
 """Mean and standard deviation of the prior for d log step time ÷ d log batch. The slope lies between 0 (the transfer of the weights
 dominates) and 1 (arithmetic dominates). Published tables of these models on B200 give 0.1 from batch 1 to 8 and 0.4 to 0.7 from 8 to 32."""
@@ -59,9 +58,12 @@ class _Level:
 
     value: float
     variance: float
+    """Of ``value``, as if blocks were independent."""
     freedom: float
     pods: tuple[tuple[float, float, int], ...]
     """Value, share of the side's denominator and number of blocks, by pod."""
+    residuals: tuple[tuple[float, ...], ...]
+    """Each block's share of the error of ``value``, by pod in order of time."""
 
 
 def effect_size(candidate: Side, stable: Side, above: Part, below: Part, unseen: float, batch: Batch | None = None) -> EffectSize | None:
@@ -77,11 +79,46 @@ def effect_size(candidate: Side, stable: Side, above: Part, below: Part, unseen:
     apart = 0.0
     if batch is not None:
         apart = _mean_batch(candidate, below, batch) - _mean_batch(stable, below, batch)
-    bias, at_least = _between((new, old), unseen)
+    # Blocks that are alike are also worth fewer when the variance is estimated, so they cost degrees of freedom.
+    dependence = design_effect((*new.residuals, *old.residuals))
+    bias, at_least = _between((new, old), unseen, dependence)
     spread = math.sqrt(sum(share * share for level in (new, old) for _, share, _ in level.pods))
     variance = new.variance + old.variance
     freedom = variance**2 / (new.variance**2 / new.freedom + old.variance**2 / old.freedom) if variance > 0 else new.freedom
-    return EffectSize(new.value - old.value, variance + apart * apart * price.variance, freedom, bias * spread, at_least * spread)
+    total = variance * dependence + apart * apart * price.variance
+    return EffectSize(new.value - old.value, total, freedom / dependence, bias * spread, at_least * spread)
+
+
+def design_effect(pods: Sequence[Sequence[float]]) -> float:
+    """Returns by how much the variance of a sum exceeds that of independent blocks (design effect, Kish 1965), 1 at least.
+
+    Requests of a session are alike and stay on one replica, so neighbouring blocks of a pod are alike while a session outlasts a block. The
+    design effect is 1 + 2 Σ ρ_k over the autocorrelations of ``pods``' residuals at lags k = 1, 2, … as long as they are positive (initial
+    positive sequence, Geyer 1992). So a longer session counts with more lags, and a negative correlation, which is chance, with none.
+
+    The correlation is caused by the traffic and not by the drafter. So it is pooled over all pods of both sides, because one pod has too
+    few blocks. A mean that is taken from n blocks itself makes their autocorrelations too small by the design effect ÷ n (Marriott and Pope
+    1954), so this is added in a second pass.
+    """
+    known = [
+        (residuals, square) for residuals in pods if len(residuals) >= _PER_POD and (square := sum(map(mul, residuals, residuals))) > 0
+    ]
+    effect = 0.0
+    for _ in range(2):
+        effect = _from_autocorrelations(known, effect)
+    return effect
+
+
+def _from_autocorrelations(pods: Sequence[tuple[Sequence[float], float]], lost: float) -> float:
+    """Returns 1 + 2 Σ ρ_k of residuals and their sums of squares by pod. ``lost`` ÷ n is added to each autocorrelation of n blocks."""
+    count = sum(len(residuals) for residuals, _ in pods)
+    correlations = 0.0
+    for lag in range(1, MOST_LAGS + 1):
+        alike = sum(len(r) * sum(map(mul, r, r[lag:])) / square + lost for r, square in pods if len(r) > lag)
+        if alike <= 0:
+            break
+        correlations += alike / count
+    return 1 + 2 * correlations
 
 
 def _level(side: Side, above: Part, below: Part, batch: Batch | None, slope: float) -> _Level | None:
@@ -97,23 +134,21 @@ def _level(side: Side, above: Part, below: Part, batch: Batch | None, slope: flo
     total_above, total_below = (sum(row[i] for rows in pods for row in rows) for i in (0, 1))
     mean_batch = sum(row[1] * row[2] for rows in pods for row in rows) / total_below
     own = count >= _PER_POD * len(pods)
-    squares = alike = 0.0
-    levels = []
+    levels, errors = [], []
     for rows in pods:
         pod_above, pod_below = sum(row[0] for row in rows), sum(row[1] for row in rows)
         pod_batch = sum(row[1] * row[2] for row in rows) / pod_below
         quotient = (pod_above / pod_below) if own else total_above / total_below
         centre = pod_batch if own else mean_batch
-        residuals = [
+        residuals = tuple(
             (over - quotient * under) / total_above + slope * (log_batch - centre) * under / total_below for over, under, log_batch in rows
-        ]
-        squares += sum(residual * residual for residual in residuals)
-        for lag, weight in _LAGS:
-            alike += 2 * weight * sum(map(mul, residuals, residuals[lag:]))
+        )
+        errors.append(residuals)
         levels.append((math.log(pod_above / pod_below) + slope * pod_batch, pod_below / total_below, len(rows)))
     freedom = count - (len(pods) if own else 1)
+    squares = sum(residual * residual for residuals in errors for residual in residuals)
     value = math.log(total_above / total_below) + slope * mean_batch
-    return _Level(value, (squares + max(0.0, alike)) * count / freedom, freedom, tuple(levels))
+    return _Level(value, squares * count / freedom, freedom, tuple(levels), tuple(errors))
 
 
 def _rows(blocks: Sequence[Counts], above: Part, below: Part, batch: Batch | None) -> list[tuple[float, float, float]]:
@@ -165,7 +200,7 @@ def _price(sides: Sequence[Side], below: Part, batch: Batch) -> _BatchEffect:
     return _BatchEffect(min(1.0, max(0.0, slope)), 1 / precision)
 
 
-def _between(levels: Sequence[_Level], unseen: float) -> tuple[float, float]:
+def _between(levels: Sequence[_Level], unseen: float, dependence: float) -> tuple[float, float]:
     """Returns the standard deviation between replicas of one revision: the estimate and a lower bound.
 
     It is the difference between pods beyond their sampling error (method of moments, DerSimonian and Laird 1986, floored at 0), pooled over
@@ -174,7 +209,7 @@ def _between(levels: Sequence[_Level], unseen: float) -> tuple[float, float]:
     """
     squares = expected = freedom = 0.0
     for level in levels:
-        pods = [(value, level.variance / share) for value, share, blocks in level.pods if blocks >= _PER_POD]
+        pods = [(value, level.variance * dependence / share) for value, share, blocks in level.pods if blocks >= _PER_POD]
         if len(pods) < 2:
             continue
         middle = sum(value for value, _ in pods) / len(pods)

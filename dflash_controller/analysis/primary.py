@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from dflash_controller.analysis.blocks import LEAST_BLOCKS, Counts, Side, Traffic
-from dflash_controller.analysis.confidence import lasting_radius, radius
+from dflash_controller.analysis.confidence import deadline_radius, lasting_radius, radius
 from dflash_controller.analysis.effect_size import Batch, EffectSize, effect_size
 from dflash_controller.analysis.formatting import against, percent
 from dflash_controller.analysis.verdict import AnalysisRequest, MetricVerdict, Outcome
@@ -30,6 +30,13 @@ PASS_ALPHA, FAIL_ALPHA = 0.10, 0.01
 
 One metric is enough to fail, so the probability of failing is split over the gating metrics. All of them must pass to promote, so each may
 use the full level (intersection-union test, Berger 1982): a candidate at the limit in one metric must still pass that one.
+"""
+PASS_MIXTURE, PASS_DEADLINE, FAIL_MIXTURE = 0.11, 0.05, 2.0
+"""Levels of the bounds with which a rollout that has a deadline keeps ``PASS_ALPHA`` and ``FAIL_ALPHA``. The last multiplies the latter.
+
+The normal mixture is made for endless evaluations. While information grows at most 600-fold, as from the first evaluation to a deadline, it
+is exceeded in about half as many cases as its level says. Either bound may promote; in simulation both together are exceeded in at most
+10 %. The bound for the deadline decides what dependent requests leave open for long.
 """
 BEFORE_AFTER_LIMIT = 10.0
 """Minimum limit in percent if candidate and stable do not serve at the same time, because traffic itself changes in between."""
@@ -68,6 +75,23 @@ class Levels:
     limit_percent: float
     pass_alpha: float
     fail_alpha: float
+    deadline_s: float | None = None
+    """Seconds of traffic after which the rollout ends; None if it is not known, or if the two sides do not serve at the same time."""
+
+    def below(self, found: EffectSize, elapsed_s: float) -> tuple[float, float]:
+        """Returns the distances to the lower bound, with and without the one for the deadline."""
+        at = math.sqrt(found.variance), found.freedom
+        level = self.pass_alpha if self.deadline_s is None else PASS_MIXTURE
+        always = radius(*at, PASS_TIGHTEST * max(self.margin, 1e-3), level, found.bias, self.pass_alpha)
+        if self.deadline_s is None:
+            return always, always
+        return min(always, deadline_radius(*at, PASS_DEADLINE, elapsed_s, self.deadline_s, found.bias, self.pass_alpha)), always
+
+    def above(self, found: EffectSize) -> float:
+        """Returns the distance to the upper bound."""
+        level = self.fail_alpha * (1.0 if self.deadline_s is None else FAIL_MIXTURE)
+        tightest_at = FAIL_TIGHTEST * max(self.margin, 1e-3)
+        return radius(math.sqrt(found.variance), found.freedom, tightest_at, level, found.bias, self.fail_alpha)
 
     @property
     def margin(self) -> float:
@@ -83,7 +107,7 @@ def levels(question: AnalysisRequest, gate: Gate) -> Levels:
     """Returns the limit and the error probabilities of one primary metric. The probability of failing is split over the gating metrics."""
     among = max(1, sum(metric in question.gates for metric in PRIMARY))
     limit = gate.limit if question.concurrent else max(gate.limit, BEFORE_AFTER_LIMIT)
-    return Levels(limit, PASS_ALPHA, FAIL_ALPHA / among)
+    return Levels(limit, PASS_ALPHA, FAIL_ALPHA / among, question.deadline_s if question.concurrent else None)
 
 
 def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: str | None) -> PrimaryResult | None:
@@ -118,7 +142,7 @@ def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: s
         need = f"{gate.min_samples} steps" if not enough else f"{LEAST_BLOCKS} blocks of requests"
         return PrimaryResult(verdict(Outcome.INCONCLUSIVE, f"{values}; fewer than {need} on one side so far"))
     asked = levels(question, gate)
-    outcome, biased, sure = _judge(found, asked)
+    outcome, biased, sure = _judge(found, asked, _elapsed_s(traffic))
     how = _passes_note(metric, traffic)
     if metric == SPEED and question.promise is not None and question.promise.gain > 0:
         outcome, biased = _held_against(question.promise, found, asked, outcome, biased=biased)
@@ -127,21 +151,20 @@ def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: s
     return PrimaryResult(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
 
 
-def _judge(found: EffectSize, asked: Levels) -> tuple[Outcome, bool, str]:
+def _judge(found: EffectSize, asked: Levels, elapsed_s: float) -> tuple[Outcome, bool, str]:
     """Returns the outcome, whether replicas differ too much for any decision, and the certainty in words.
 
     Passing takes precedence: the limit is the worst value the user accepts.
     """
-    error, x = math.sqrt(found.variance), found.difference
-    margin = max(asked.margin, 1e-3)
-    down = radius(error, found.freedom, PASS_TIGHTEST * margin, asked.pass_alpha, found.bias)
-    up = radius(error, found.freedom, FAIL_TIGHTEST * margin, asked.fail_alpha, found.bias)
+    x = found.difference
+    down, always = asked.below(found, elapsed_s)
+    up = asked.above(found)
     if x - down > -asked.margin:
         return Outcome.SUCCESSFUL, False, f"{_sure(asked.pass_alpha)} above {percent(-asked.margin)}"
     if x + up < 0 and x < asked.loss:
         return Outcome.FAILED, False, f"{_sure(asked.fail_alpha)} below 0"
     stays = lasting_radius(asked.pass_alpha, found.bias_at_least)
-    sampling = math.sqrt(max(0.0, down * down - lasting_radius(asked.pass_alpha, found.bias) ** 2))
+    sampling = math.sqrt(max(0.0, always * always - lasting_radius(asked.pass_alpha, found.bias) ** 2))
     undecidable = stays > asked.margin and x - stays < -asked.margin and sampling < stays
     if undecidable:
         return Outcome.INCONCLUSIVE, True, f"replicas of one revision differ by {100 * found.bias_at_least:.0f} %, too much for a verdict"
@@ -155,8 +178,7 @@ def _held_against(promise: Prediction, found: EffectSize, asked: Levels, outcome
     about a few percent takes longer than a load lasts. If replicas may differ by as much, the prediction is a second source, and an
     estimate that agrees with it is enough. After the promotion the step times of all replicas are compared with the prediction.
     """
-    up = radius(math.sqrt(found.variance), found.freedom, FAIL_TIGHTEST * max(asked.margin, 1e-3), asked.fail_alpha, found.bias)
-    if found.difference + up < promise.least:
+    if found.difference + asked.above(found) < promise.least:
         return Outcome.FAILED, False
     if found.difference < promise.least:
         return (Outcome.INCONCLUSIVE if outcome is Outcome.SUCCESSFUL else outcome), biased
@@ -188,6 +210,10 @@ def _contrast(metric: str, traffic: Traffic) -> EffectSize | None:
     by_passes = _has_passes(traffic)
     batch = Batch(_batch_by_passes if by_passes else _batch_by_time, _steps)
     return effect_size(traffic.candidate, traffic.stable, _committed, _decode_seconds, UNSEEN[metric], batch)
+
+
+def _elapsed_s(traffic: Traffic) -> float:
+    return (traffic.end_s or 0.0) - (traffic.start_s or 0.0)
 
 
 def _value(metric: str, side: Side) -> float | None:

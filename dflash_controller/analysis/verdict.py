@@ -65,6 +65,8 @@ class AnalysisRequest:
     """Both serve at the same time. False: with one replica and no surge, only before and after can be compared."""
     warm_up_s: float
     """Seconds at the candidate's start that are left out, because graphs and kernels are still being compiled."""
+    deadline_s: float | None = None
+    """Seconds of the candidate's traffic until the rollout's deadline; None: no bound of the analysis may rely on one."""
     promise: Prediction | None = None
     """Set if the tuner chose the candidate for the current load. Then only users' traffic decides its speed: the probe sends one prompt at
     a time, and a candidate that is faster there may be slower under load."""

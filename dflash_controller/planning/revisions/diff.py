@@ -68,6 +68,7 @@ def question(policy: RolloutPolicy, stable: Revision, candidate: Revision, *, co
         stable_block=change.stable_block,
         concurrent=concurrent,
         warm_up_s=warm_up_s,
+        deadline_s=policy.deadline_s,
     )
 
 

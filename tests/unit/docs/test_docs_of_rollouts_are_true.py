@@ -86,6 +86,12 @@ def test_what_is_compared_for_a_change_is_what_the_table_says(changed: str) -> N
     assert said == ({*asked.gates, *(["text"] if asked.text_gates else [])} if asked else set())
 
 
+def test_the_analysis_knows_the_deadline_of_the_rollout() -> None:
+    asked = question(policy(), *pair_of_records(EDITS["drafter"]), concurrent=True, warm_up_s=60.0)
+    assert asked
+    assert asked.deadline_s == policy().deadline_s == 7200
+
+
 def test_every_part_that_can_change_has_its_row() -> None:
     assert [row[0] for row in table("Changed")] == [*EDITS]
     assert set(Part) < set(EDITS)
@@ -148,7 +154,7 @@ def test_defaults_told_by_descriptions_of_the_rollout_are_those_of_the_code() ->
 
 def test_numbers_of_the_judgement_are_those_of_the_code() -> None:
     modules = {
-        **dict.fromkeys(("primary", "blocks", "traffic_comparability", "probe"), "analysis"),
+        **dict.fromkeys(("primary", "effect_size", "blocks", "traffic_comparability", "probe"), "analysis"),
         "pod_troubles": "planning.state",
         **dict.fromkeys(("surge", "trial_clocks"), "planning.rollout"),
         "prober": "runtime",
