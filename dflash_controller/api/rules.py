@@ -24,10 +24,13 @@ class Rule:
     message: str
     field: str = ""
     """JSON path of the field to blame, below the node; empty for the node itself."""
+    message_expression: str = ""
+    """CEL expression of a message that names what is wrong; the API server uses ``message`` where the result is too long."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in ``x-kubernetes-validations``."""
         rule = {"rule": self.expression, "message": self.message}
+        rule |= {"messageExpression": self.message_expression} if self.message_expression else {}
         return {**rule, "fieldPath": self.field} if self.field else rule
 
 
@@ -43,13 +46,14 @@ def _extra_args(owned_flags: Mapping[str, Collection[str]]) -> list[Rule]:
     for engine in engines:
         flags = _cel_list(flag for flag in owned_flags[engine] if flag.startswith("--"))
         named = f"(has(self.name) ? self.name : '{default}') == '{engine}'"
+        rest = f"set by the operator for {engine}, or abbreviates a flag that is; remove it and use the field of the spec"
         found.append(
             Rule(
                 "spec.engine",
                 f"!has(self.extraArgs) || !({named}) || {_none_abbreviates(flags)}",
-                f"spec.engine.extraArgs: a flag is set by the operator for {engine}, or abbreviates one that is; "
-                "remove it and use the spec's own field",
+                f"spec.engine.extraArgs: a flag is {rest}",
                 ".extraArgs",
+                f"'spec.engine.extraArgs: ' + {_first_that_abbreviates(flags)} + ' is {rest}'",
             )
         )
     return found
@@ -58,6 +62,10 @@ def _extra_args(owned_flags: Mapping[str, Collection[str]]) -> list[Rule]:
 def _none_abbreviates(flags: str) -> str:
     """No argument's name is one of the flags, or the beginning of one: argparse takes an unambiguous beginning for the flag."""
     return f"self.extraArgs.all(a, !{flags}.exists(f, f.startsWith(a.split('=')[0])))"
+
+
+def _first_that_abbreviates(flags: str) -> str:
+    return f"self.extraArgs.filter(a, {flags}.exists(f, f.startsWith(a.split('=')[0])))[0].split('=')[0]"
 
 
 def _cel_list(values: Any) -> str:

@@ -13,7 +13,7 @@ import yaml
 from hack.crd import definition
 from testbed.cluster import Cluster, CommandError
 
-COPIES = 200
+COPIES = 50
 """Enough to push every costly rule over its budget."""
 
 
@@ -50,8 +50,8 @@ def factors(cluster: Cluster, crd: dict[str, Any], pattern: str) -> list[float]:
 def test_all_rules_together_cost_less_than_half_of_the_budget(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     crd = other_crd()
     for node in nodes_with_rules(crd):
-        # Without their messages, so that the request stays small enough for the API server.
-        node["x-kubernetes-validations"] = [{"rule": rule["rule"], "message": "-"} for rule in node["x-kubernetes-validations"]] * COPIES
+        # Without their fixed messages, so that the request stays small enough for the API server.
+        node["x-kubernetes-validations"] = [{**rule, "message": "-"} for rule in node["x-kubernetes-validations"]] * COPIES
     (share,) = factors(cluster, crd, "entire OpenAPIv3 schema")
     with capsys.disabled():
         print(f"\nCEL cost: {share:.1%} of the budget of the whole definition")
@@ -63,6 +63,7 @@ def test_each_rule_costs_less_than_half_of_its_budget(cluster: Cluster, capsys: 
     count = f"[{','.join('0' * COPIES)}]"
     for node in nodes_with_rules(crd):
         for rule in node["x-kubernetes-validations"]:
+            rule.pop("messageExpression", None)
             rule["rule"] = f"{count}.all(i, {rule['rule']})"
     shares = factors(cluster, crd, "estimated rule cost")
     with capsys.disabled():
