@@ -378,7 +378,10 @@ class Watch:
                 assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
                 assert self._pin(before) == now.name or was.origin == "Tuner", f"{now} failed and is tried again"
-            case "Stable", "Failed" if now.reason == "Aborted":
+            case "Stable", "Failed" | "Superseded" if self.annotation("abort") == now.name:
+                # It failed, and at once the failure counts no more where the spec asks for something else.
+                assert now.state == "Superseded" or now.reason == "Aborted"
+                assert now.state == "Failed" or not self.is_asked_for(now)
                 course = self.courses.get(now.name, Course())
                 assert self.annotation("abort") == now.name == self.in_force
                 assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
@@ -403,7 +406,7 @@ class Watch:
         """What is active after the abort of the revision that replaced it."""
         name = self.in_force or ""
         was, now = before.revisions.get(name), after.revisions.get(name)
-        if was is None or now is None or (was.state, now.state) != ("Stable", "Failed"):
+        if was is None or now is None or was.state != "Stable" or now.state not in ("Failed", "Superseded"):
             return None
         return max((item for item in before.of_state("Stable") if item.name != name), key=lambda item: item.number).name
 
@@ -516,7 +519,7 @@ class Watch:
         pin = self._pin(before)
         for item in before.of_state("Stable"):
             right = item.name == pin if pin else self.is_needed(item, before)
-            aborted = after.revisions[item.name].state == "Failed"
+            aborted = after.revisions[item.name].state in ("Failed", "Superseded")
             if right and before.existing.get(item.name, 0) and not aborted:
                 assert after.in_force == item.name, f"{item} is asked for, and is replaced"
 
@@ -587,8 +590,7 @@ class Watch:
         assert stored is not None
         assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
         needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
-        running = [item for item in now.revisions.values() if item.name == stored.name or before.existing.get(item.name, 0)]
-        if any(item.origin == "Tuner" for item in (*running, *now.of_state("Candidate"))):
+        if any(item.origin == "Tuner" for item in now.revisions.values()):
             # Nobody waits for a change of the tuner, so one under way is no reason not to be ready.
             assert sum(before.serving.values()) >= needed, "too few serve, and Ready is True"
             return

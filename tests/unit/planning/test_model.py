@@ -240,11 +240,59 @@ class DeploymentMachine(RuleBasedStateMachine):
             self.watch.asked(operation)
         self._turns(turns)
 
+    @rule(
+        then=st.sampled_from(["back", "paused", "abort", "another", "pin", "restart", "back and paused", "down to one"]),
+        budget=st.sampled_from(BUDGETS),
+        turns=st.integers(1, 4),
+    )
+    def halfway(self, then: str, budget: dict[str, Any], turns: int) -> None:
+        """Something happens while some replicas are the new revision's and some the old one's."""
+        world, before = self.world, self._named("stable")
+        asked = (world.deployment["spec"].get("drafter") or {}).get("revision")
+        former, others = dict(world.deployment["spec"]), [commit for commit in DRAFTERS if commit != asked]
+        world.judgement = PASSED
+        self._edit({"drafter": {"revision": others[0]}, "replicas": max(3, self.watch.replicas), "rollout": budget, "suspend": None})
+        for _ in range(8):
+            if before and self._named("stable") != before and self._pods("stable"):
+                break
+            self._turns(1)
+        self._note(f"halfway: {then}")
+        if then == "paused" or then == "back and paused":
+            self._edit({"rollout": {**budget, "paused": True}})
+        if then.startswith("back"):
+            self._edit({field: former.get(field) for field in ("drafter", "blockSize")})
+        change = {"another": {"drafter": {"revision": others[1]}}, "restart": {"restartId": "halfway"}, "down to one": {"replicas": 1}}
+        if then in change:
+            self._edit(change[then])
+        name = {"abort": self._named("stable"), "pin": before}.get(then)
+        if name:
+            world.deployment["metadata"].setdefault("annotations", {})[f"{names.GROUP}/{then}"] = name[0]
+            self.watch.asked(then)
+        self._turns(turns)
+
     # Measurements.
 
     @rule(outcome=st.sampled_from(sorted(JUDGEMENTS)), turns=TURNS)
     def judge(self, outcome: str, turns: int) -> None:
         self.world.judgement = JUDGEMENTS[outcome]
+        self._turns(turns)
+
+    @rule(passes=st.booleans(), then=st.sampled_from(["agree", "other advice", "off"]), turns=st.integers(0, 6))
+    def tune(self, passes: bool, then: str, turns: int) -> None:
+        """The tuner changes the block size, or tries to, and then a user or the load wants something."""
+        world, stable = self.world, self._named("stable")
+        if not stable or self.watch.replicas < 2:
+            return
+        self._note(f"tuned, {then}")
+        block = 24 - scene(world).revisions[stable[0]].block
+        world.judgement, world.advice = JUDGEMENTS["passed" if passes else "failed"], Advice(block)
+        self._edit({"tuning": {"mode": "Auto"}})
+        self._turns(6)
+        world.judgement = PASSED
+        self._edit({"blockSize": block} if then == "agree" else {"tuning": {"mode": "Off"}} if then == "off" else {})
+        self._turns(2)
+        if then == "other advice" or passes:
+            world.advice = Advice(24 - block)
         self._turns(turns)
 
     @rule(block=st.sampled_from([8, 16, None]), turns=st.integers(0, 8))
@@ -367,11 +415,13 @@ class DeploymentMachine(RuleBasedStateMachine):
 
     # The operator.
 
-    @rule(flags=st.sampled_from([(), ("--newer",), ("--newer", "--newest")]), turns=TURNS)
-    def upgrade(self, flags: tuple[str, ...], turns: int) -> None:
+    @rule(flags=st.sampled_from([(), ("--newer",), ("--newer", "--newest")]), edited=st.booleans(), turns=TURNS)
+    def upgrade(self, flags: tuple[str, ...], edited: bool, turns: int) -> None:
         """Another release of the operator, which renders more."""
         self._note("upgrade")
         self.world.flags = flags
+        if edited:
+            self._edit({"podTemplate": {"metadata": {"labels": {"team": f"flags-{len(flags)}"}}}})
         self._turns(turns)
 
     @rule()
