@@ -97,7 +97,7 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker) else asked
     if isinstance(asked, Blocker):
         state = replace(state, obstacles={Part.ROLLOUT: asked, **state.obstacles})
-    elif rolled_back(asked) and state.stable is None and state.pin is None and not held:
+    elif rolled_back(asked) and state.stable is None and state.pin is None and not held and not lost_revisions(state):
         # Somebody edited the states. What failed must not take over, and what serves stays as it is.
         told = {Part.ROLLOUT: blockers.nothing_stable(asked.name if isinstance(asked, Revision) else ""), **state.obstacles}
         state, wanted = replace(state, obstacles=told, unknown=frozenset(pool.revision for pool in state.pools)), None
