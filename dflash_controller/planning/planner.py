@@ -28,7 +28,7 @@ from dflash_controller.planning.revisions.revision import Origin, Revision, read
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.canary import rule, rule_under_obstacle
 from dflash_controller.planning.rollout.group_starts import note_starts
-from dflash_controller.planning.rollout.movement import Movement, goals, movements
+from dflash_controller.planning.rollout.movement import goals, movements
 from dflash_controller.planning.rollout.surge import without_surge
 from dflash_controller.planning.rollout.transitions import (
     PINNED,
@@ -97,7 +97,7 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker) else asked
     if isinstance(asked, Blocker):
         state = replace(state, obstacles={Part.ROLLOUT: asked, **state.obstacles})
-    elif rolled_back(asked) and state.stable is None and state.pin is None and not held:
+    elif rolled_back(asked) and state.stable is None and state.pin is None and not held and not lost_revisions(state):
         # Somebody edited the states. What failed must not take over, and what serves stays as it is.
         told = {Part.ROLLOUT: blockers.nothing_stable(asked.name if isinstance(asked, Revision) else ""), **state.obstacles}
         state, wanted = replace(state, obstacles=told, unknown=frozenset(pool.revision for pool in state.pools)), None
@@ -287,14 +287,13 @@ def _decide_candidate(
 def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool, waits: bool) -> dict[str, int]:
     """Returns the replicas of every revision after this plan."""
     stable, candidate, outcome = state.stable, state.candidate, state.outcome
-    if begins and state.stored.stable is not None:
-        # The next evaluation decides what moves. A replica moved until then would load for nothing. An edit of replicas counts at once,
-        # because the writes that begin something may be refused for long.
-        kept, serves = {pool.revision: Movement.FROZEN for pool in state.pools}, (stable or state.stored.stable).hash
-        return next_replicas(state.budget, state.pools, goals(state.budget, state.pools, {**kept, serves: Movement.FROZEN}, serves, None))
     budget, canary = state.budget, None
-    if stable is not None and candidate is not None and (outcome.tried if outcome else waits and state.pool(candidate.hash).wanted):
-        canary = candidate.hash
+    # While something begins, the next evaluation decides on new replicas: one made until then would load for nothing. Edits of replicas
+    # count at once, because the writes that begin something may be refused for long.
+    begins = begins and state.stored.stable is not None
+    if stable is not None and candidate is not None:
+        has = state.pool(candidate.hash).wanted > 0
+        canary = candidate.hash if (has if begins or outcome is None else outcome.tried) else None
     if outcome is not None and outcome.trial.interrupted and not outcome.tried:
         # The trial may have taken the place of the last serving replica. It gives it back without an outage.
         budget = replace(budget, max_unavailable=0)
@@ -306,7 +305,7 @@ def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool
         in_force,
         canary=canary,
         unread=state.unknown,
-        frozen=waits or (stable is not None and (candidate is not None or policy.paused)),
+        frozen=begins or waits or (stable is not None and (candidate is not None or policy.paused)),
     )
     return next_replicas(budget, state.pools, goals(budget, state.pools, moving, in_force, canary))
 

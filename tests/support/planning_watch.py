@@ -378,7 +378,10 @@ class Watch:
                 assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
                 assert self._pin(before) == now.name or was.origin == "Tuner", f"{now} failed and is tried again"
-            case "Stable", "Failed" if now.reason == "Aborted":
+            case "Stable", "Failed" | "Superseded" if self.annotation("abort") == now.name:
+                # It failed, and at once the failure counts no more where the spec asks for something else.
+                assert now.state == "Superseded" or now.reason == "Aborted"
+                assert now.state == "Failed" or not self.is_asked_for(now)
                 course = self.courses.get(now.name, Course())
                 assert self.annotation("abort") == now.name == self.in_force
                 assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
@@ -395,17 +398,20 @@ class Watch:
     def _reverted(self, was: Stored, now: Stored, before: Scene) -> None:
         """A revision that was being replaced is active again, without a trial."""
         assert (was.state, now.state, now.reason) == ("Stable", "Stable", "Reverted")
+        self.courses.setdefault(was.name, Course()).asked.clear()
         assert was.name != self.in_force
         assert before.existing.get(was.name, 0), f"{was} has no replica, and needs no trial"
-        assert self._pin(before) == was.name or self.is_needed(now, before)
+        aborted = self.in_force is not None and self.annotation("abort") == self.in_force
+        assert aborted or self._pin(before) == was.name or self.is_needed(now, before)
 
     def _left_by_abort(self, before: Scene, after: Scene) -> str | None:
         """What is active after the abort of the revision that replaced it."""
         name = self.in_force or ""
         was, now = before.revisions.get(name), after.revisions.get(name)
-        if was is None or now is None or (was.state, now.state) != ("Stable", "Failed"):
+        if was is None or now is None or was.state != "Stable" or now.state not in ("Failed", "Superseded"):
             return None
-        return max((item for item in before.of_state("Stable") if item.name != name), key=lambda item: item.number).name
+        others = [item for item in before.of_state("Stable") if item.name != name and before.existing.get(item.name, 0)]
+        return max(others, key=lambda item: item.number).name
 
     def is_needed(self, stored: Stored, at: Scene) -> bool:
         """What the spec asks for, block size included, unless the tuner chooses it. Where none is written, that in force stays."""
@@ -487,9 +493,12 @@ class Watch:
         in_force, candidates = self.in_force, after.of_state("Candidate")
         if in_force is None or self.suspended:
             return
-        paused, place = self.policy.paused, 0
+        paused, place, took = self.policy.paused, 0, 0
         for item in candidates:
-            place += not self.policy.max_surge or item.without_surge
+            # That there is no room above spec.replicas counts from the next plan on, and only where a replica may be missing.
+            was = before.revisions.get(item.name, item)
+            place += not self.policy.max_surge or (item.without_surge and self.policy.max_unavailable > 0)
+            took += not self.policy.max_surge or (was.without_surge and self.policy.max_unavailable > 0)
             has = before.wanted(item.name) or before.existing.get(item.name, 0)
             by_hand = item.name in (self.annotation("promote"), self.annotation("pin"))
             assert has or not paused or by_hand or not after.replicas.get(item.name, 0), f"{item} is tried although the rollout is paused"
@@ -504,7 +513,7 @@ class Watch:
         spare = max(0, others + before.wanted(in_force) + place - self.replicas) + (not before.wanted(in_force))
         lost = sum(max(0, before.wanted(name) - after.wanted(name)) for name in frozen)
         assert lost <= spare, f"{frozen} lose {lost} and are to stay where they are"
-        tried = sum(bool(after.replicas.get(item.name, 0)) for item in candidates) if place else 0
+        tried = sum(bool(after.replicas.get(item.name, 0)) for item in candidates) if took else 0
         missing = max(1, self.replicas - others - tried)
         grown = after.wanted(in_force) <= max(before.wanted(in_force), missing)
         assert grown, f"{in_force} grows to {after.wanted(in_force)} while it is to stay where it is"
@@ -514,9 +523,13 @@ class Watch:
         if self.invalid or self.tuned:
             return
         pin = self._pin(before)
+        aborted, running = self.annotation("abort"), [item for item in before.of_state("Stable") if before.existing.get(item.name, 0)]
+        course = self.courses.get(aborted or "", Course())
+        if aborted == after.in_force and pin is None and "abort" in course.asked and not course.forgotten:
+            assert not [item for item in running if item.name != aborted], f"{aborted} is aborted, and goes on replacing others"
         for item in before.of_state("Stable"):
             right = item.name == pin if pin else self.is_needed(item, before)
-            aborted = after.revisions[item.name].state == "Failed"
+            aborted = after.revisions[item.name].state in ("Failed", "Superseded")
             if right and before.existing.get(item.name, 0) and not aborted:
                 assert after.in_force == item.name, f"{item} is asked for, and is replaced"
 
@@ -585,10 +598,11 @@ class Watch:
             # The first revision of all: it is active with the next plan that may write.
             stored = now.of_state("Candidate")[0]
         assert stored is not None
-        assert self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
+        # A user who asks for what the tuner already tries changes nothing, and its trial stays the tuner's.
+        agreed = any(item.origin == "Tuner" and self.is_needed(item, now) for item in now.of_state("Candidate"))
+        assert agreed or self.is_needed(stored, now), f"{stored} runs, not what the spec asks for, and Ready is True"
         needed = max(min(1, self.replicas), self.replicas - self.policy.max_unavailable)
-        running = [item for item in now.revisions.values() if item.name == stored.name or before.existing.get(item.name, 0)]
-        if any(item.origin == "Tuner" for item in (*running, *now.of_state("Candidate"))):
+        if any(item.origin == "Tuner" for item in now.revisions.values()):
             # Nobody waits for a change of the tuner, so one under way is no reason not to be ready.
             assert sum(before.serving.values()) >= needed, "too few serve, and Ready is True"
             return

@@ -158,6 +158,7 @@ class _Moves:
             state=state,
             number=record.number if number is None else number,
             trial=record.trial if trial is None else trial,
+            history=(*record.history, history_entry(self.now, origin, state, reason)),
             probe=None if state is RevisionState.CANDIDATE else record.probe,
         )
 
@@ -205,7 +206,9 @@ def take_roles(
         stable = moves.move(target, RevisionState.STABLE, Origin.USER, "Serving" if state.budget.replicas else "Unproven")
         moves.steps.append(Event("Normal", "Promoted", f"{target.name} is active"))
     elif stable is not None and target.hash != stable.hash and asker.reason != Reason.DRAFTER_COLLAPSED and _being_replaced(state, target):
-        stable = moves.move(target, RevisionState.STABLE, asker.origin, Reason.REVERTED.value, next_number(moves.records))
+        # An annotation that has named it for long was not meant for this.
+        trial = replace(target.trial, disregards=standing(state.deployment, target.name))
+        stable = moves.move(target, RevisionState.STABLE, asker.origin, Reason.REVERTED.value, next_number(moves.records), trial)
         moves.steps.append(Event("Normal", Reason.REVERTED.value, f"{target.name} is active again; its replicas are kept"))
     elif stable is None or target.hash != stable.hash:
         if rolled_back(target) and stable is not None and not state.pin and asker.origin is Origin.USER:
@@ -240,6 +243,9 @@ def abort_replacement(state: ReconcileState) -> tuple[ReconcileState, list[Annot
     back, moves = max(before, key=lambda record: record.number), _Moves(state.context.now, list(state.records))
     finding = TrialFailure(Reason.ABORTED, "the annotation serving.dflash.io/abort named it while it replaced the others")
     moves.move(stable, RevisionState.FAILED, Origin.ROLLBACK, Reason.ABORTED.value, trial=replace(stable.trial, finding=finding))
+    if any(record.state is RevisionState.STABLE and record.number > back.number for record in moves.records):
+        # The highest number is active, and that one has no replica left.
+        back = moves.move(back, RevisionState.STABLE, Origin.ROLLBACK, Reason.REVERTED.value, next_number(moves.records))
     moves.steps.append(Event("Warning", Reason.ABORTED.value, f"{stable.name} failed: {finding.message}; {back.name} is active again"))
     return replace(state, records=tuple(moves.records), stable=back), moves.steps
 
@@ -257,7 +263,8 @@ def remember_block(state: ReconcileState, spec: Spec, asker: Asker) -> tuple[Rec
     if lost or ((block_acted_upon(spec, stable) or 0) != asked and acts_at_once(spec, stable)):
         stable = moves.remember(stable, replace(stable.trial, asked_block=asked))
     state = replace(state, stable=stable)
-    if candidate is not None:
+    if candidate is not None and "uid" in candidate.source["metadata"]:
+        # One that this plan creates gets it with the next.
         remembered = _block_to_remember(state, spec, asker, candidate.trial.asked_block)
         if candidate.trial.asked_block != remembered:
             candidate = moves.remember(candidate, replace(candidate.trial, asked_block=remembered))

@@ -65,6 +65,13 @@ def test_a_user_who_agrees_with_the_tuner_binds_it_to_nothing(policy: Policy) ->
     assert [entry["outcome"] for entry in history(world, stable(world))].count("Stable") == 2, "as the first, and once more"
 
 
+def test_the_tuner_may_leave_a_block_in_the_moment_in_which_a_user_agrees_with_it(policy: Policy) -> None:
+    world = tuned()
+    policy.wants = Fixed(8)
+    write_block(world, 16)
+    assert (block(world), asked_block(world, stable(world))) == ("8", 16)
+
+
 def test_alternating_advice_never_reverts_to_a_written_block_that_was_acted_upon(policy: Policy) -> None:
     world = tuned_down(policy)
     write_block(world, 8)
@@ -235,6 +242,15 @@ def test_a_pin_leaves_the_memory_of_the_pinned_revision_alone(policy: Policy) ->
     annotate(world, names.ANNOTATION_PIN, None)
     world.settle()
     assert block(world) == "8"
+
+
+def test_a_block_that_the_tuner_tried_in_vain_is_the_users_change_from_the_first_status_on(policy: Policy) -> None:
+    world = tuned(blockSize=16)
+    try_in_vain(world, policy)
+    world.edit(lambda spec: spec.update(blockSize=8))
+    world.reconcile()
+    assert world.deployment["status"]["observedGeneration"] == world.deployment["metadata"]["generation"]
+    assert (world.condition("Ready"), world.condition("Reconciling")) == ("False", "True")
 
 
 @pytest.mark.parametrize("mode", ["Off", "Advise", "Auto"])

@@ -367,3 +367,12 @@ def test_a_state_removed_by_hand_puts_no_failed_revision_in_force(state: str | N
         annotations[names.ANNOTATION_STATE] = state
     world.settle()
     assert not replicas(world).get(failed)
+
+
+def test_the_lost_record_of_what_serves_is_rebuilt_while_what_the_spec_asks_for_has_failed() -> None:
+    world = on_trial(FAILED)
+    stable = world.deployment["status"]["stableRevision"]
+    del world.children["ControllerRevision", stable]
+    world.settle()
+    assert (world.deployment["status"]["stableRevision"], states(world)[1], phase(world)) == (stable, "Stable", "RolledBack")
+    assert world.reason("Stalled") == "RolledBack"

@@ -60,6 +60,8 @@ ROUND_S = 25.0
 STUCK_ROUNDS = 15
 """Minutes after which a candidate that cannot start has been given up."""
 OBSTACLE_ROUNDS = 12
+WAITS_FOR_A_HUMAN = ("AnalysisFailed", "EngineFailing", "ImageUnavailable", "ScaledToOne", "ScaledToZero")
+TAKEN = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
 
 EVENTS: Counter[tuple[str, str]] = Counter()
 """What happened in which phase, in all sequences."""
@@ -139,6 +141,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         self.watch = Watch(self.world)
         self.seen: list[str] = []
         self.put_back_s = 0
+        self.taken: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         if already != "new":
             self._turns(4)
         if already == "progressing":
@@ -191,6 +194,8 @@ class DeploymentMachine(RuleBasedStateMachine):
             spec["blockSize"] = 32
         elif refusal.code != 409:
             self._refuse_writes("ControllerRevision" if obstacle == "record" else "Service", refusal)
+            # A revision is asked for whose record cannot be written, or whose rollout the Service does not stop.
+            spec["restartId"] = f"{obstacle}-{replicas}"
         self._edit(spec)
         best = 0
         for _ in range(OBSTACLE_ROUNDS):
@@ -199,7 +204,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             if best >= replicas:
                 break
         wanted = replicas if self.watch.invalid else replicas - self.watch.policy.max_unavailable
-        if scene(world).revisions:
+        if scene(world).in_force and not self.watch.lost:
             assert best >= wanted, f"{best} of {replicas} serve in {OBSTACLE_ROUNDS} rounds"
         world.refuses.clear()
         if obstacle == "invalid":
@@ -240,11 +245,94 @@ class DeploymentMachine(RuleBasedStateMachine):
             self.watch.asked(operation)
         self._turns(turns)
 
+    @rule(
+        then=st.sampled_from(["back", "paused", "abort", "another", "pin", "restart", "back and paused", "down to one"]),
+        budget=st.sampled_from(BUDGETS),
+        turns=st.integers(1, 4),
+    )
+    def halfway(self, then: str, budget: dict[str, Any], turns: int) -> None:
+        """Something happens while some replicas are the new revision's and some the old one's."""
+        world, before = self.world, self._named("stable")
+        asked = (world.deployment["spec"].get("drafter") or {}).get("revision")
+        former, others = dict(world.deployment["spec"]), [commit for commit in DRAFTERS if commit != asked]
+        world.judgement = PASSED
+        self._edit({"drafter": {"revision": others[0]}, "replicas": max(3, self.watch.replicas), "rollout": budget, "suspend": None})
+        for _ in range(8):
+            if before and self._named("stable") != before and self._pods("stable"):
+                break
+            self._turns(1)
+        self._note(f"halfway: {then}")
+        if then == "paused" or then == "back and paused":
+            self._edit({"rollout": {**budget, "paused": True}})
+        if then.startswith("back"):
+            self._edit({field: former.get(field) for field in ("drafter", "blockSize")})
+        change = {"another": {"drafter": {"revision": others[1]}}, "restart": {"restartId": "halfway"}, "down to one": {"replicas": 1}}
+        if then in change:
+            self._edit(change[then])
+        name = {"abort": self._named("stable"), "pin": before}.get(then)
+        if name and self.watch.annotation(then) != name[0]:
+            world.deployment["metadata"].setdefault("annotations", {})[f"{names.GROUP}/{then}"] = name[0]
+            self.watch.asked(then)
+        self._turns(turns)
+
+    @rule(
+        then=st.sampled_from(
+            [
+                *(("flicker all", "stable"), ("orphan", "stable"), ("worker", "stable"), ("recreate", "stable")),
+                *(("crash for good", "candidate"), ("image", "candidate"), ("quota", "candidate"), ("flicker", "candidate")),
+                *(("down to one", ""), ("invalid and down to one", ""), ("advice", ""), ("not served", "LeaderWorkerSet")),
+            ]
+        ),
+        served=st.booleans(),
+        turns=st.integers(1, 3),
+    )
+    def on_trial(self, then: tuple[str, str], served: bool, turns: int) -> None:
+        """Something happens while a candidate starts, or serves and is not judged yet."""
+        world = self.world
+        world.judgement = UNDECIDED
+        asked = (world.deployment["spec"].get("drafter") or {}).get("revision")
+        drafter = {"revision": next(commit for commit in DRAFTERS if commit != asked)}
+        rollout = {key: value for key, value in (world.deployment["spec"].get("rollout") or {}).items() if key not in ("paused", "window")}
+        self._edit({"drafter": drafter, "replicas": max(2, self.watch.replicas), "rollout": rollout, "suspend": None})
+        for _ in range(6):
+            if any(pod["ready"] or not served for pod in self._pods("candidate")):
+                break
+            self._turns(1, start=served)
+        self._note(f"on trial: {then[0]}")
+        if then[0] == "invalid and down to one":
+            self._edit({"blockSize": 32})
+            self._turns(1)
+        if then[0].endswith("down to one"):
+            self._edit({"replicas": 1})
+        elif then[0] == "advice":
+            world.advice = Advice(8)
+        else:
+            self._strike(*then)
+        self._turns(turns)
+
     # Measurements.
 
     @rule(outcome=st.sampled_from(sorted(JUDGEMENTS)), turns=TURNS)
     def judge(self, outcome: str, turns: int) -> None:
         self.world.judgement = JUDGEMENTS[outcome]
+        self._turns(turns)
+
+    @rule(passes=st.booleans(), then=st.sampled_from(["agree", "other advice", "off"]), turns=st.integers(0, 6))
+    def tune(self, passes: bool, then: str, turns: int) -> None:
+        """The tuner changes the block size, or tries to, and then a user or the load wants something."""
+        world, stable = self.world, self._named("stable")
+        if not stable or self.watch.replicas < 2:
+            return
+        self._note(f"tuned, {then}")
+        block = 24 - scene(world).revisions[stable[0]].block
+        world.judgement, world.advice = JUDGEMENTS["passed" if passes else "failed"], Advice(block)
+        self._edit({"tuning": {"mode": "Auto"}})
+        self._turns(6)
+        world.judgement = PASSED
+        self._edit({"blockSize": block} if then == "agree" else {"tuning": {"mode": "Off"}} if then == "off" else {})
+        self._turns(2)
+        if then == "other advice" or passes:
+            world.advice = Advice(24 - block)
         self._turns(turns)
 
     @rule(block=st.sampled_from([8, 16, None]), turns=st.integers(0, 8))
@@ -264,8 +352,11 @@ class DeploymentMachine(RuleBasedStateMachine):
 
     @rule(accident=accidents, turns=TURNS, start=st.booleans())
     def accident(self, accident: tuple[str, Any], turns: int, start: bool) -> None:
-        what, which = accident
-        self._note(what)
+        self._note(accident[0])
+        self._strike(*accident)
+        self._turns(turns, start=start)
+
+    def _strike(self, what: str, which: Any) -> None:
         world, candidates = self.world, [item.name for item in scene(self.world).of_state("Candidate")]
         match what:
             case "crash" | "crash for good":
@@ -316,7 +407,6 @@ class DeploymentMachine(RuleBasedStateMachine):
                 for item in [item for kind in WORKLOADS for item in world.of_kind(kind)][-1:]:
                     item["spec"]["replicas"] += 2
                     item["metadata"]["generation"] += 1
-        self._turns(turns, start=start)
 
     @rule(
         kind=st.sampled_from(["workload", "ControllerRevision", *ACCESSORIES, "ServiceAccount", STATUS]),
@@ -326,6 +416,15 @@ class DeploymentMachine(RuleBasedStateMachine):
     def refuse_writes(self, kind: str, refusal: Refusal, turns: int) -> None:
         self._note(f"{refusal.code} for {kind}")
         self._refuse_writes(kind, refusal)
+        self._turns(turns)
+
+    @rule(kind=st.sampled_from(ACCESSORIES), turns=TURNS)
+    def take(self, kind: str, turns: int) -> None:
+        """Somebody else controls an object whose name the operator needs."""
+        self._note("name taken")
+        for item in [item for item in self.world.of_kind(kind) if item["metadata"]["ownerReferences"] != TAKEN]:
+            self.taken.append((item, item["metadata"]["ownerReferences"]))
+            item["metadata"]["ownerReferences"] = TAKEN
         self._turns(turns)
 
     @rule(turns=TURNS)
@@ -367,11 +466,13 @@ class DeploymentMachine(RuleBasedStateMachine):
 
     # The operator.
 
-    @rule(flags=st.sampled_from([(), ("--newer",), ("--newer", "--newest")]), turns=TURNS)
-    def upgrade(self, flags: tuple[str, ...], turns: int) -> None:
+    @rule(flags=st.sampled_from([(), ("--newer",), ("--newer", "--newest")]), edited=st.booleans(), turns=TURNS)
+    def upgrade(self, flags: tuple[str, ...], edited: bool, turns: int) -> None:
         """Another release of the operator, which renders more."""
         self._note("upgrade")
         self.world.flags = flags
+        if edited:
+            self._edit({"podTemplate": {"metadata": {"labels": {"team": f"flags-{len(flags)}"}}}})
         self._turns(turns)
 
     @rule()
@@ -427,10 +528,14 @@ class DeploymentMachine(RuleBasedStateMachine):
         world.judgement, world.answering, world.probe_error = PASSED, True, None
         self._heal()
         self._settle()
-        if world.refuses:
+        if world.refuses or self.taken:
             # Everything else was done. Now the rest can be, too.
-            assert sum(scene(world).serving.values()) >= watch.replicas
+            now, reason = scene(world), (world.deployment["status"].get("rollout") or {}).get("reason")
+            assert sum(now.serving.values()) >= watch.replicas
+            assert reason in WAITS_FOR_A_HUMAN or not now.of_state("Candidate"), f"what is beside the rollout stops it: {reason}"
             world.refuses.clear()
+            for item, owners in self.taken:
+                item["metadata"]["ownerReferences"] = owners
             self._settle()
         self._end_the_trial()
         self._check_the_end()
@@ -450,7 +555,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             self._settle()
         if world.deployment["status"]["rollout"]["phase"] == "Held":
             # Only what is documented to wait for a human does, and one word from a human is enough.
-            assert world.reason("Stalled") in ("AnalysisFailed", "EngineFailing", "ImageUnavailable"), world.reason("Stalled")
+            assert world.reason("Stalled") in WAITS_FOR_A_HUMAN, world.reason("Stalled")
             assert sum(scene(world).serving.values()) >= watch.replicas
             world.deployment["metadata"].setdefault("annotations", {})[names.ANNOTATION_PROMOTE] = world.deployment["status"][
                 "candidateRevision"
@@ -466,8 +571,9 @@ class DeploymentMachine(RuleBasedStateMachine):
             if not names_:
                 return
             stuck.update(names_)
-            held = world.deployment["status"]["rollout"]["phase"] == "Held"
-            assert held or stuck[names_[0]] < STUCK_ROUNDS, f"{names_[0]} cannot start, and is not given up"
+            # The first revision of all has nothing to give way to.
+            told = world.condition("Stalled") == "True"
+            assert told or stuck[names_[0]] < STUCK_ROUNDS, f"{names_[0]} cannot start, and is not given up"
             self._turns(1, seconds=60.0)
 
     def _is_stuck(self, name: str) -> bool:
@@ -509,7 +615,9 @@ class DeploymentMachine(RuleBasedStateMachine):
         assert not now.of_state("Candidate")
         failed = [item for item in now.of_state("Failed") if self.watch.is_asked_for(item) and item.origin != "Tuner"]
         wanted = now.revisions[str(now.in_force)]
-        if failed and not self.watch.is_needed(wanted, now):
+        block = self.world.deployment["spec"].get("blockSize")
+        refused = [item for item in failed if not self.watch.is_needed(wanted, now) or (item.block == block and wanted.block != block)]
+        if refused:
             assert (world.deployment["status"]["rollout"]["phase"], world.condition("Ready")) == ("RolledBack", "False")
             assert (world.condition("Stalled"), world.condition("Available")) == ("True", "True")
         else:

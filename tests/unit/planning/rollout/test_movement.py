@@ -179,3 +179,36 @@ def test_what_cannot_be_read_stays_and_what_is_in_force_is_scaled() -> None:
     moving = movements((), pools, "unread", canary=None, unread={"unread"}, frozen=True)
     assert moving == {"unread": Movement.FROZEN, "nobody": Movement.DRAINING}
     assert goals(Budget(4, 0, 1), pools, moving, "unread", None) == {"unread": 4}
+
+
+def test_an_abort_that_was_set_long_ago_does_not_end_a_revert_and_one_set_anew_does() -> None:
+    world, old, new = half_way()
+    annotate(world, names.ANNOTATION_ABORT, old)
+    world.edit(lambda spec: spec.pop("drafter"))
+    for _ in range(2):
+        world.reconcile()
+    assert (states(world)[3], world.deployment["status"]["stableRevision"]) == ("Stable", old)
+    annotate(world, names.ANNOTATION_ABORT, None)
+    world.reconcile()
+    annotate(world, names.ANNOTATION_ABORT, old)
+    world.reconcile()
+    assert world.children["ControllerRevision", old]["metadata"]["annotations"][names.ANNOTATION_STATE] == "Failed"
+    assert world.deployment["status"]["stableRevision"] == new
+
+
+def test_an_abort_brings_back_what_has_replicas_and_not_what_came_between() -> None:
+    world, old, between = half_way()
+    world.judgement = PASSED
+    world.edit(set_drafter(OTHER))
+    for _ in range(60):
+        world.reconcile()
+        if world.deployment["status"]["stableRevision"] not in (old, between):
+            break
+        world.controllers()
+    new = str(world.deployment["status"]["stableRevision"])
+    # The second one loses its replicas before the first.
+    world.children["Deployment", between]["spec"]["replicas"] = 0
+    world.pods = {name: pod for name, pod in world.pods.items() if pod["workload"] != between}
+    annotate(world, names.ANNOTATION_ABORT, new)
+    world.settle()
+    assert (world.deployment["status"]["stableRevision"], replicas(world)) == (old, {old: 8})
