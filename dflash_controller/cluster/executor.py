@@ -102,6 +102,7 @@ class Executor:
         self._futile_status = {key: shown for key, shown in self._futile_status.items() if key in alive}
 
     async def _carry_out(self, step: Step, run: _Run) -> None:
+        _require_namespace(step, run.key)
         match step:
             case Adopt(ref, owner_references, labels):
                 await self._patch(ref, {"metadata": {"ownerReferences": list(owner_references), "labels": dict(labels)}}, run)
@@ -292,6 +293,19 @@ class Executor:
 
     def _moved(self, ref: Ref, after: Obj, run: _Run) -> None:
         run.moved[ref.uid, ref.resource_version] = after["metadata"]["resourceVersion"]
+
+
+def _require_namespace(step: Step, key: Key) -> None:
+    """Raises ValueError for a write outside the deployment's namespace. A record may have been copied from another one."""
+    match step:
+        case Create(manifest) | Apply(manifest=manifest):
+            namespace = manifest["metadata"].get("namespace")
+        case Adopt(ref) | Annotate(ref) | Delete(ref):
+            namespace = ref.namespace
+        case _:
+            return
+    if namespace != key.namespace:
+        raise ValueError(f"{key}: a write into namespace {namespace}")
 
 
 def _same(rendered: Any, live: Any) -> bool:

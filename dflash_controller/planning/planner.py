@@ -19,7 +19,7 @@ from dflash_controller.engines.resolve import resolve
 from dflash_controller.model.snapshot import Snapshot
 from dflash_controller.planning.children.shared import accessories
 from dflash_controller.planning.children.workloads import candidate_steps, clean_up, serving_steps, spent_jobs
-from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, pools
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, pools, revision_of
 from dflash_controller.planning.replicas.next_replicas import Budget, next_replicas
 from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
 from dflash_controller.planning.revisions.operations import pinned
@@ -192,7 +192,7 @@ def _carry_on(
     if state.stable is not None and (state.stable != before or state.health is None):
         state = replace(state, health=judged(state, spec, state.stable))
 
-    state = replace(state, wanted=_next_replicas(state, policy, begins=begins, waits=wanted is None))
+    state = _with_next_replicas(state, policy, begins=begins, waits=wanted is None)
     terminal, reason, message = stalled(state)
     shown = status(state)
     announced = _announced(state, ConditionType.STALLED, reason, message) if terminal else ()
@@ -282,6 +282,23 @@ def _decide_candidate(
     state = without_surge(state, candidate)
     state, moved = carry_out(state, rule(state, spec, policy))
     return state, [*kept, *moved]
+
+
+def _with_next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool, waits: bool) -> ReconcileState:
+    """Returns the state with the replicas of every revision after this plan.
+
+    A workload that does not exist yet is created empty before another revision gives up replicas for it. Its creation may be refused, by a
+    quota or a policy, for as long as nobody changes that.
+    """
+    wanted = _next_replicas(state, policy, begins=begins, waits=waits)
+    tried = state.candidate if state.outcome is not None and state.outcome.tried else None
+    live = {revision_of(item) for item in state.snapshot.workloads}
+    heirs = {record.hash for record in (state.stable, tried) if record is not None}
+    new = frozenset(revision for revision in heirs - live if not state.pool(revision).existing)
+    without = _next_replicas(state, policy, begins=True, waits=waits) if new else wanted
+    if all(wanted.get(revision, 0) >= count for revision, count in without.items() if revision not in new):
+        return replace(state, wanted=wanted)
+    return replace(state, wanted=without, empty_first=new)
 
 
 def _next_replicas(state: ReconcileState, policy: RolloutPolicy, *, begins: bool, waits: bool) -> dict[str, int]:

@@ -59,9 +59,10 @@ def _workload_steps(state: ReconcileState) -> list[Apply]:
         item, record, replicas = live.get(revision), records.get(revision), state.wanted.get(revision, 0)
         if item is not None and revision not in roles and _deserted(state, revision):
             continue
-        if item is None and (record is None or (replicas == 0 and record != state.stable and revision not in unseen)):
+        needed = replicas or record == state.stable or revision in unseen | state.empty_first
+        if item is None and (record is None or not needed):
             continue
-        manifest = _with_record(record) if record else live_workload(item or {})
+        manifest = _with_record(record, state.snapshot.key.namespace) if record else live_workload(item or {})
         if (manifest["kind"], manifest["metadata"]["name"]) in state.taken:
             continue
         now = int(item["spec"].get("replicas", 1)) if item else state.pool(revision).wanted
@@ -104,8 +105,9 @@ def _deserted(state: ReconcileState, revision: str) -> bool:
     return pool.wanted == 0 and pool.existing == 0 and pool.terminating == 0 and pool.settled
 
 
-def _with_record(record: Revision) -> Mapping[str, Any]:
-    metadata: Object = record.workload["metadata"]
+def _with_record(record: Revision, namespace: str) -> Mapping[str, Any]:
+    """Returns the workload of a revision. Its place is that of the record: a backup may have been restored into another namespace."""
+    metadata: Object = {**record.workload["metadata"], "name": record.name, "namespace": namespace}
     annotations = {
         **(metadata.get("annotations") or {}),
         names.ANNOTATION_RECORD: workload_annotation(record.source["data"]),

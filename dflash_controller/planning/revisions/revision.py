@@ -23,13 +23,15 @@ from dflash_controller.api.speculation import Speculation, parse_speculation
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
 from dflash_controller.planning.revisions.trial_state import Trial
 from dflash_controller.render.compact import compact
 
 FORMAT = 1
 HISTORY_ENTRIES = 20
 HISTORY_BYTES = 8 * 1024
+WORKLOADS = frozenset({("apps/v1", "Deployment"), ("leaderworkerset.x-k8s.io/v1", LEADER_WORKER_SET)})
+"""API version and kind of what runs a revision."""
 HASH_PATTERN = "r[a-z2-7]{7}"
 """Matches what ``revision_hash`` returns."""
 
@@ -118,7 +120,7 @@ def read(revision: Object) -> Revision | None:
             block_size_as_written=data.get("blockSize"),
             speculation=parse_speculation(data["speculation"]),
             resolved=Resolved.from_json(data["resolved"]),
-            workload=data["workload"],
+            workload=_workload(data["workload"]),
             history=_history(annotations.get(names.ANNOTATION_HISTORY)),
             probe=_probe(annotations.get(names.ANNOTATION_PROBE)),
             learned=annotations.get(names.ANNOTATION_LEARNED) or None,
@@ -127,6 +129,13 @@ def read(revision: Object) -> Revision | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _workload(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the stored workload. Raises ValueError if it is of a kind that this operator does not make."""
+    if (manifest["apiVersion"], manifest["kind"]) not in WORKLOADS:
+        raise ValueError(f"no workload: {manifest['kind']}")
+    return manifest
 
 
 def _history(text: str | None) -> tuple[Mapping[str, str], ...]:

@@ -153,7 +153,9 @@ def ref(child: Object) -> Ref:
 def is_ours(child: Object, deployment: Object) -> bool:
     """Returns whether this deployment controls the child, and the child is one that the operator generates."""
     owner, metadata = controller(child), deployment["metadata"]
-    return owner is not None and owner.get("uid") == metadata["uid"] and is_generated(child, metadata["name"]) is not False
+    if owner is None or owner.get("uid") != metadata["uid"] or child["metadata"].get("namespace") != metadata.get("namespace"):
+        return False
+    return is_generated(child, metadata["name"]) is not False
 
 
 def is_adoptable(child: Object, deployment: Object) -> bool:
@@ -163,6 +165,8 @@ def is_adoptable(child: Object, deployment: Object) -> bool:
     """
     metadata = deployment["metadata"]
     if not _is_labelled(child, deployment) or is_generated(child, metadata["name"]) is False:
+        return False
+    if child["metadata"].get("namespace") != metadata.get("namespace"):
         return False
     owner = controller(child)
     return owner is None or (

@@ -51,6 +51,8 @@ class ReconcileState:
     pools: tuple[Pool, ...] = ()
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Desired replicas by revision after this plan."""
+    empty_first: frozenset[str] = frozenset()
+    """Revisions whose workload this plan creates without replicas, before others give up replicas for it."""
     decision: TunerDecision | None = None
     """The tuner's decision; None if it was not asked or knows nothing yet."""
     health: DrafterHealth | None = None

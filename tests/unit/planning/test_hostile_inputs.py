@@ -8,6 +8,7 @@ import pytest
 
 from dflash_controller.api import names
 from dflash_controller.api.speculation import Fixed
+from dflash_controller.planning.state.child_ownership import is_adoptable, is_ours
 from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
 from tests.unit.planning.test_rollouts import annotate, candidate, on_trial, phase, replicas
@@ -376,3 +377,48 @@ def test_the_lost_record_of_what_serves_is_rebuilt_while_what_the_spec_asks_for_
     world.settle()
     assert (world.deployment["status"]["stableRevision"], states(world)[1], phase(world)) == (stable, "Stable", "RolledBack")
     assert world.reason("Stalled") == "RolledBack"
+
+
+def _copied(world: World) -> None:
+    """A backup, or a copy, of objects that were made in another namespace: only their metadata says where they are now."""
+    for record in world.of_kind("ControllerRevision"):
+        record["data"]["workload"]["metadata"] |= {"namespace": "production", "name": "other"}
+        record["metadata"].pop("ownerReferences", None)
+    world.children = {key: item for key, item in world.children.items() if key[0] == "ControllerRevision"}
+    world.pods = {}
+
+
+def test_a_record_that_was_copied_from_another_namespace_is_written_into_its_own() -> None:
+    world = settled(replicas=2)
+    _copied(world)
+    written = []
+    for _ in range(4):
+        plan = world.plan()
+        for step in plan.steps:
+            place = getattr(step, "manifest", {}).get("metadata") or {"namespace": getattr(getattr(step, "ref", None), "namespace", None)}
+            written.append(place["namespace"])
+        world.carry_out(plan)
+        world.controllers()
+    assert set(written) <= {"models", None}
+    world.settle()
+    assert (world.condition("Ready"), world.serving()) == ("True", 2)
+
+
+def test_a_record_of_another_kind_of_object_is_not_written() -> None:
+    world = settled(replicas=2)
+    for record in world.of_kind("ControllerRevision"):
+        record["data"]["workload"]["kind"] = "DaemonSet"
+    world.settle()
+    assert world.condition("Stalled") == "True"
+    assert {kind for kind, _ in world.children} >= {"Deployment"}
+    assert "DaemonSet" not in {kind for kind, _ in world.children}
+    assert world.serving() == 2
+
+
+def test_an_object_in_another_namespace_is_neither_ours_nor_adopted() -> None:
+    world = settled(replicas=2)
+    elsewhere = {**world.of_kind("Deployment")[0]}
+    elsewhere["metadata"] = {**elsewhere["metadata"], "namespace": "production"}
+    assert not is_ours(elsewhere, world.deployment)
+    elsewhere["metadata"].pop("ownerReferences")
+    assert not is_adoptable(elsewhere, world.deployment)

@@ -74,7 +74,8 @@ class Room:
 
 def revision(name: str, number: int = 1, learned: str | None = None, *, speculation: Any = None, **changes: Any) -> dict[str, Any]:
     """A ControllerRevision; where there are several, the last one is stable."""
-    content = data({}, None, parse_speculation(speculation or {"mode": "Fixed", "blockSize": 16}), replace(RESOLVED, **changes), {})
+    speculated = parse_speculation(speculation or {"mode": "Fixed", "blockSize": 16})
+    content = data({}, None, speculated, replace(RESOLVED, **changes), {"apiVersion": "apps/v1", "kind": "Deployment"})
     item = manifest(KEY.name, KEY.namespace, {}, name.removeprefix("chat-"), number, content, RevisionState.STABLE, [], Trial())
     if learned is not None:
         item["metadata"]["annotations"][names.ANNOTATION_LEARNED] = learned

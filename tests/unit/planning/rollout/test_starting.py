@@ -41,7 +41,7 @@ def begun(replicas: int = 3, **rollout: Any) -> World:
     world = settled(replicas=replicas, rollout=rollout, tuning={"mode": "Off"})
     world.judgement = UNDECIDED
     world.edit(set_drafter(COMMIT))
-    for _ in range(5):
+    for _ in range(6):
         world.reconcile()
         world.controllers(start=False)
     assert len(pods(world)) == 1
