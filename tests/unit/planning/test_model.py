@@ -123,7 +123,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         policy=policies,
         already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing"]),
         mode=st.sampled_from(["Off", "Off", "Auto"]),
-        nodes=st.sampled_from([1, 1, 1, 2]),
+        nodes=st.sampled_from([1, 1, 2]),
     )
     def begin(self, replicas: int, budget: dict[str, Any], policy: dict[str, Any], already: str, mode: str, nodes: int) -> None:
         rollout = {key: value for key, value in {**budget, **policy}.items() if value is not None}
@@ -287,7 +287,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         turns=st.integers(1, 3),
     )
     def on_trial(self, then: tuple[str, str], served: bool, turns: int) -> None:
-        """Something happens while a candidate starts, or serves and is not judged yet."""
+        """Something happens while a candidate starts, or serves and is not judged yet. What keeps it from starting stays."""
         world = self.world
         world.judgement = UNDECIDED
         asked = (world.deployment["spec"].get("drafter") or {}).get("revision")
@@ -309,6 +309,9 @@ class DeploymentMachine(RuleBasedStateMachine):
         else:
             self._strike(*then)
         self._turns(turns)
+        if then in (("crash for good", "candidate"), ("image", "candidate")):
+            self._clear_the_way()
+            self._give_up()
 
     # Measurements.
 
@@ -514,16 +517,7 @@ class DeploymentMachine(RuleBasedStateMachine):
 
     def _come_to_rest(self) -> None:
         world, watch = self.world, self.watch
-        rollout = {key: value for key, value in (world.deployment["spec"].get("rollout") or {}).items() if key not in ("paused", "window")}
-        self._edit({"suspend": None, "rollout": rollout, **({"blockSize": None} if watch.invalid else {})})
-        for operation in ("promote", "abort", "pin"):
-            world.deployment["metadata"].get("annotations", {}).pop(f"{names.GROUP}/{operation}", None)
-        world.refuses = {kind: refusal for kind, refusal in world.refuses.items() if kind in ACCESSORIES and refusal.code != 409}
-        world.kinds |= {"LeaderWorkerSet", "PodMonitor"}
-        world.advice = Advice()
-        # What was stored or began by a clock that was put back later counts when the clock has caught up.
-        world.advance(self.put_back_s)
-        self._make_room()
+        self._clear_the_way()
         self._give_up()
         world.judgement, world.answering, world.probe_error = PASSED, True, None
         self._heal()
@@ -541,6 +535,20 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._check_the_end()
         if watch.mode == "Auto":
             self._tune()
+
+    def _clear_the_way(self) -> None:
+        """Nobody holds the rollout back, and there is room."""
+        world = self.world
+        rollout = {key: value for key, value in (world.deployment["spec"].get("rollout") or {}).items() if key not in ("paused", "window")}
+        self._edit({"suspend": None, "rollout": rollout, **({"blockSize": None} if self.watch.invalid else {})})
+        for operation in ("promote", "abort", "pin"):
+            world.deployment["metadata"].get("annotations", {}).pop(f"{names.GROUP}/{operation}", None)
+        world.refuses = {kind: refusal for kind, refusal in world.refuses.items() if kind in ACCESSORIES and refusal.code != 409}
+        world.kinds |= {"LeaderWorkerSet", "PodMonitor"}
+        world.advice = Advice()
+        # What was stored or began by a clock that was put back later counts when the clock has caught up.
+        world.advance(self.put_back_s)
+        self._make_room()
 
     def _end_the_trial(self) -> None:
         """A trial that waits for a human, or for replicas, ends."""
