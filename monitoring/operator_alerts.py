@@ -5,6 +5,7 @@ They are grouped by the namespace of the operator's pods: two operators that ser
 
 from __future__ import annotations
 
+from dflash_controller.observe.sources.prometheus.reduction import of_its_pod
 from monitoring.alert import Alert
 
 _OPERATOR = "The DFlash operator in {{ $labels.namespace }}"
@@ -28,7 +29,7 @@ def operator() -> list[Alert]:
         ),
         Alert(
             name="DFlashOperatorNoLeader",
-            expr="sum by (namespace, lease) (max by (namespace, instance, lease) (dflash_leader)) != 1",
+            expr=f"sum by (namespace, lease) (max by (namespace, pod, lease) ({of_its_pod('dflash_leader')})) != 1",
             hold="2m",
             severity="critical",
             summary=f"{_OPERATOR} has {{{{ $value }}}} leaders instead of one",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import yaml
 from hack import dashboards
 from monitoring import alerts, recording_rules
 from testbed import binaries
-from tests.monitoring import healthy, readings, serving_stories, speculation_stories
+from tests.monitoring import healthy, readings, serving_stories, set_ups, speculation_stories
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "charts" / "dflash-operator" / "files" / "rules" / "dflash.rules.yaml"
@@ -60,7 +61,9 @@ def test_every_alert_has_its_stories() -> None:
 
 
 def test_promtool_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    through = set_ups.stories()
     stories = [story.to_dict(ALERTS) for story in STORIES] + healthy.groups(list(ALERTS)) + readings.groups()
+    stories += [story for _, story in through]
     rules = {group["name"]: group for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]}
     tests: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for story in stories:
@@ -79,6 +82,8 @@ def test_promtool_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         print(
             f"\npromtool: {len(stories)} stories, {_looks(stories)} looks, of {len(ALERTS)} alerts and {len(recording_rules.rules())} rules"
         )
+        for kind, count in Counter(kind for kind, _ in through).items():
+            print(f"  set-up {kind}: {count}")
 
 
 def _needed(story: dict[str, Any], rules: dict[str, Any]) -> tuple[str, ...]:

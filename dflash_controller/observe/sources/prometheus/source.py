@@ -17,6 +17,7 @@ from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialCounterSnapshots, TrialSettings
 from dflash_controller.observe.sources.prometheus.load_samples import Spans, SpanSettings
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.windows import FleetWindows, PodName
 
 _STALE_ROUNDS = 5
@@ -44,9 +45,10 @@ class PrometheusSource:
         self._client = Prometheus(settings)
         self._window_s = window_s
         self._max_age_s = _STALE_ROUNDS * trials.step_s
-        self._windows = FleetWindows(self._client, settings.matcher, parallel)
-        self._trials = TrialCounterSnapshots(self._client, settings.matcher, trials)
-        self._spans = Spans(self._client, settings.matcher, self._windows, spans or SpanSettings(trials.step_s))
+        selection = Selection(settings.matcher, settings.replica_labels)
+        self._windows = FleetWindows(self._client, selection, parallel)
+        self._trials = TrialCounterSnapshots(self._client, selection, trials)
+        self._spans = Spans(self._client, selection, self._windows, spans or SpanSettings(trials.step_s))
         self._wall = wall
 
     async def collect(self, targets: Sequence[Target]) -> Round:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -18,11 +19,12 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA as VLLM
 from dflash_controller.model.measurement import Absent, Error, Value
-from dflash_controller.model.series import LabelledMetric, Series
+from dflash_controller.model.series import PROCESS, LabelledMetric, Scope, Series
 from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.pipeline.source import Target
-from dflash_controller.observe.sources.prometheus import promql
+from dflash_controller.observe.sources.prometheus import promql, reduction
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 
 Answer = Callable[[str], web.Response | Awaitable[web.Response]]
@@ -161,18 +163,63 @@ async def test_a_missing_credential_file_is_an_error_not_a_crash(server: Server)
 
 
 def test_label_values_cannot_leave_their_quotes() -> None:
-    chosen = promql.selector("up", (("mode", "decode.*"),), {"cluster": 'a"} or up{x="\\\n'})
+    chosen = reduction.selector("up", (("mode", "decode.*"),), {"cluster": 'a"} or up{x="\\\n'})
     assert chosen == r'up{cluster="a\"} or up{x=\"\\\n",mode=~"decode.*"}'
 
 
-def test_a_counter_is_summed_over_labels_and_counted_once_per_scrape_job() -> None:
-    series = Series("accepted_at", "m_total", by="position", ranks=("tp_rank",))
-    assert promql.movement(series, 300, {"cluster": "c"}) == (
-        'max by (namespace, pod, position) (sum by (namespace, pod, position, job, tp_rank) (increase(m_total{cluster="c"}[300s])))'
-    )
-    assert promql.movement(Series("block", "g", gauge=True), 300, {}) == "max by (namespace, pod) (g{})"
-    queue = Series("waiting", "w", gauge=True, over="min")
-    assert promql.movement(queue, 60, {}) == "max by (namespace, pod) (min_over_time(w{}[60s]))"
+SCRAPE = ", ".join(reduction.SCRAPE_IDENTITY)
+RANKS = Scope("group", copies=("tp_rank",), groups=("dp_rank",))
+
+
+def steps(query: str) -> list[str]:
+    """Its aggregations, the outermost first, without the labels that identify a scrape."""
+    return re.findall(r"(?:max|sum|min) by \([^)]*\)", query.replace(f", {SCRAPE}", ", SCRAPE"))
+
+
+def movement(series: Series, selection: Selection | None = None) -> str:
+    return promql.movement(series, 300, selection or Selection())
+
+
+def test_rates_come_first_then_ranks_that_do_the_same_work_then_groups_then_scrapes() -> None:
+    query = movement(Series("accepted_at", "m_total", RANKS, by="position"), Selection({"cluster": "c"}))
+    assert 'increase(m_total{cluster="c"}[300s])' in query
+    assert steps(query) == [
+        "max by (namespace, pod, position)",
+        "sum by (namespace, pod, position, SCRAPE)",
+        "max by (namespace, pod, position, SCRAPE, dp_rank)",
+        "sum by (namespace, pod, position, SCRAPE, tp_rank, dp_rank)",
+    ]
+
+
+def test_a_scope_without_ranks_needs_no_step_for_them() -> None:
+    assert steps(movement(Series("a", "m", PROCESS))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE)"]
+    alone = Scope("engine", copies=("engine",))
+    assert steps(movement(Series("a", "m", alone))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE, engine)"]
+    groups = Scope("group", groups=("engine",))
+    assert steps(movement(Series("a", "m", groups))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE)"]
+
+
+def test_a_level_is_the_largest_of_its_series_but_the_sum_of_its_groups() -> None:
+    assert steps(movement(Series("block", "g", PROCESS, gauge=True)))[1:] == ["max by (namespace, pod, SCRAPE)"]
+    query = movement(Series("waiting", "w", RANKS, gauge=True, over="min"))
+    assert "min_over_time(w[300s])" in query
+    assert steps(query) == [
+        "max by (namespace, pod)",
+        "sum by (namespace, pod, SCRAPE)",
+        "max by (namespace, pod, SCRAPE, dp_rank)",
+        "max by (namespace, pod, SCRAPE, tp_rank, dp_rank)",
+    ]
+
+
+def test_labels_of_the_users_own_replicas_are_part_of_the_scrape() -> None:
+    assert f"sum by (namespace, pod, {SCRAPE}, ha_pair)" in movement(Series("a", "m", PROCESS), Selection(replicas=("ha_pair",)))
+
+
+def test_a_label_that_engine_and_scrape_both_set_is_looked_for_under_either_name() -> None:
+    answers = Series("answers", "m", PROCESS, match=(("endpoint", "/v1/.*"),))
+    query = movement(answers)
+    assert '(increase(m{endpoint=~"/v1/.*"}[300s]) or increase(m{exported_endpoint=~"/v1/.*"}[300s]))' in query
+    assert "endpoint" not in "".join(steps(query.replace(f", {SCRAPE}", ""))), "it is no label of the scrape here"
 
 
 def pod(name: str, engine: str = "vllm", namespace: str = "ns") -> Target:
