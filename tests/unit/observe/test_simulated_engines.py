@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dflash_controller.engines import ENGINES
@@ -21,8 +23,8 @@ MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
 SECONDS = 60.0
 
 
-def engine(name: str, block: int) -> SimulatedEngine:
-    settings = EngineSettings(name, default_release(name), f"Qwen/{MODEL}", "m", 1, block_size=block)
+def engine(name: str, block: int, **changes: Any) -> SimulatedEngine:
+    settings = EngineSettings(name, default_release(name), f"Qwen/{MODEL}", "m", 1, block_size=block, **changes)
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 
 
@@ -60,6 +62,19 @@ def test_a_closed_loop_is_seen_as_it_is(name: str, block: int, concurrency: int)
     assert got.concurrency.value == pytest.approx(concurrency, rel=0.06)
     assert got.tokens_per_second.value == pytest.approx(told.tokens_per_second, rel=0.06)
     assert got.step_time_s.value == pytest.approx(concurrency * length / told.tokens_per_second, rel=0.06)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_tensor_ranks_change_no_measurement(everything: bool) -> None:
+    """SGLang exports some or all series once for each of them."""
+    read = []
+    for ranks in (1, 8):
+        simulated = engine("sglang", 16, tensor_parallel=ranks, metrics_of_all_schedulers=everything)
+        before = simulated.page(0.0)
+        closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512)), 8, 0.0, SECONDS)
+        read.append(observed("sglang", before, simulated.page(SECONDS), SECONDS, speculation_on=True))
+    assert read[0] == read[1]
+    assert isinstance(read[0].step_time_s, Value)
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])
