@@ -22,7 +22,7 @@ _BURN_SOURCE = (
 )
 
 
-_BLIND = "MetricsMissing|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
+_BLIND = "MetricsMissing|MetricsIncomplete|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
 """Reasons of MetricsAvailable that are failures; NoPods is none."""
 
 

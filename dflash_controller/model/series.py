@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -42,6 +43,17 @@ PROCESS = Scope("process")
 """The server's front end exports it once for the whole engine."""
 
 
+class Since(IntEnum):
+    """From when on an engine exports a metric. What is exported from a later moment on shows that the earlier ones have passed."""
+
+    START = 0
+    """The start of the process."""
+    ENTRY = 1
+    """The entry of the first request, the engine's own warm-up included."""
+    END = 2
+    """The end of the first request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One quantity of a dialect and the exposed samples it is made from."""
@@ -58,6 +70,16 @@ class Series:
     """A level; otherwise a counter, of which differences over a window are used."""
     over: str = ""
     """Of a level: whether the largest (``max``) or smallest (``min``) over a window counts; empty: the newest."""
+    since: Since | None = None
+    """From when on the engine exports the metric; None: it may stay away, and nothing is wrong."""
+    drafts: bool = False
+    """It is only exported while speculation is on."""
+
+    @property
+    def histogram(self) -> str | None:
+        """Name of the histogram that it is a part of; None if it is a part of none."""
+        found = re.fullmatch(r"(.+)_(?:bucket|sum|count)", self.metric)
+        return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,8 @@ class Scrape:
     gauges: Mapping[LabelledMetric, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     """By quantity."""
+    names: frozenset[str] = field(default_factory=frozenset, compare=False)
+    """Metrics that it has a sample of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +137,8 @@ def scrape(series: Iterable[Series], samples: Iterable[Sample], histograms: Iter
         for part, value in reduced(one, _matching(one, by_metric), one.by).items():
             into[LabelledMetric(one.quantity, part)] = value
     folded = ((one.quantity, _histogram(reduced(one, _matching(one, by_metric), "le"))) for one in histograms)
-    return Scrape(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
+    found = {quantity: histogram for quantity, histogram in folded if histogram is not None}
+    return Scrape(counters, gauges, found, frozenset(by_metric))
 
 
 def reduced(one: Series, samples: Iterable[Sample], by: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 
+from dflash_controller.model.metric_schema import MetricSchema
 from dflash_controller.model.series import Series
 from dflash_controller.observe.sources.prometheus.reduction import RENAMED, Selection, of_its_pod, per_pod, selector
 
@@ -42,6 +43,18 @@ def age(presence: str, selection: Selection) -> str:
     """Seconds since the newest sample of a pod."""
     newest = f"timestamp({selector(presence, (), selection.static)})"
     return f"time() - max by (namespace, pod) ({of_its_pod(newest)})"
+
+
+def present(schema: MetricSchema, selection: Selection) -> str:
+    """The metrics that each pod has, among those that are read, and the native histograms that take the place of some. Buckets are asked
+    for by their last one: there are dozens in each."""
+    whole = {one.metric for one in schema.counters} | {one.histogram for one in (*schema.counters, *schema.histograms) if one.histogram}
+    buckets = {one.metric for one in schema.histograms}
+    chosen = (
+        selector("", (("__name__", "|".join(sorted(whole))),), selection.static),
+        selector("", (("__name__", "|".join(sorted(buckets))), ("le", r"\\+Inf")), selection.static),
+    )
+    return " or ".join(f"group by (namespace, pod, __name__) ({of_its_pod(one)})" for one in chosen)
 
 
 def samples(metrics: Collection[str], pods: Collection[tuple[str, str]], selection: Selection) -> str:

@@ -58,10 +58,12 @@ class PrometheusSource:
         """
         engines = sorted({target.engine for target in targets})
         pods: dict[PodName, CounterWindow] = {}
+        present: dict[PodName, frozenset[str]] = {}
         try:
             for engine in engines:
                 schema = ENGINES[engine].metric_schema
                 pods.update(await self._windows.ask(schema.presence, schema.series, self._window_s))
+                present.update(await self._windows.present(schema))
         except PrometheusError as failure:
             error = Error(str(failure))
             return Round(failures={target.uid: error for target in targets})
@@ -82,7 +84,8 @@ class PrometheusSource:
             error = Error(str(failure))
             failures.update((target.uid, error) for target in targets if target.on_trial)
         spans = await self._spans.collect(targets, self._wall())
-        return Round(windows, failures, frozenset(windows) - failures.keys(), readings, spans=spans)
+        names = {target.uid: present.get((target.namespace, target.pod), frozenset()) for target in targets}
+        return Round(windows, failures, frozenset(windows) - failures.keys(), readings, names, spans=spans)
 
     async def close(self) -> None:
         """Close the connections."""

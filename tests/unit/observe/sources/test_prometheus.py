@@ -232,6 +232,8 @@ def at(name: str, namespace: str = "ns", **labels: str) -> dict[str, str]:
 
 def vllm_server(query: str) -> web.Response:
     """Pods a (old) and b (one minute old) of ours, and x of somebody else; c is unknown to Prometheus."""
+    if query.startswith("group by"):
+        return vector()
     if "min_over_time" in query:
         return vector((at("a"), "329"), (at("b"), "60"), (at("x"), "329"))
     if "timestamp(" in query:
@@ -267,8 +269,9 @@ async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server
     source = PrometheusSource(settings(server, matcher={"cluster": "prod"}))
     await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in ENGINES])
     await source.close()
-    assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 4 <= 26
-    assert all('{cluster="prod"' in query for query in server.queries)
+    assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 6 <= 26
+    for query in server.queries:
+        assert all('cluster="prod"' in chosen for chosen in re.findall(r"\w*{[^}]*}", query)), query
 
 
 async def test_one_failing_query_fails_the_round(server: Server) -> None:
@@ -278,6 +281,28 @@ async def test_one_failing_query_fails_the_round(server: Server) -> None:
     await source.close()
     assert got.windows == {}
     assert got.failures == dict.fromkeys(("uid-ns-a", "uid-ns-b"), Error("HTTP status 400: no error type: "))
+
+
+async def test_the_metrics_that_each_pod_has_are_told(server: Server) -> None:
+    def answer(query: str) -> web.Response:
+        if query.startswith("group by"):
+            return vector((at("a", __name__="vllm:generation_tokens_total"), "1"), (at("x", __name__="vllm:prompt_tokens_total"), "1"))
+        return vllm_server(query)
+
+    server.answer = answer
+    source = PrometheusSource(settings(server))
+    got = await source.collect([pod("a"), pod("b")])
+    await source.close()
+    assert got.names == {"uid-ns-a": frozenset({"vllm:generation_tokens_total"}), "uid-ns-b": frozenset()}
+
+
+async def test_a_failing_query_for_what_is_there_fails_nothing_else(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.answer = lambda query: web.Response(status=400, text="{}") if query.startswith("group by") else vllm_server(query)
+    source = PrometheusSource(settings(server))
+    got = await source.collect([pod("a")])
+    await source.close()
+    assert (set(got.windows), got.failures, got.names) == ({"uid-ns-a"}, {}, {"uid-ns-a": frozenset()})
+    assert "whether metrics of the vllm engines are missing is not known" in caplog.text
 
 
 async def test_nothing_is_asked_without_pods(server: Server) -> None:
@@ -323,11 +348,11 @@ async def test_nothing_more_is_asked_where_nothing_is_tuned(server: Server) -> N
     source = PrometheusSource(settings(server))
     assert (await source.collect([pod("a")])).spans == {}
     await source.close()
-    assert len(server.queries) == len(VLLM.series) + 2
+    assert len(server.queries) == len(VLLM.series) + 3
 
 
 async def test_a_failing_query_of_the_tuner_fails_nothing_else(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    server.answer = lambda query: web.Response(status=400, text="{}") if "preemptions" in query else tuned_server(query)
+    server.answer = lambda query: web.Response(status=400, text="{}") if "increase(vllm:num_preemptions" in query else tuned_server(query)
     source = PrometheusSource(settings(server))
     got = await source.collect([replace(pod("a"), tuned=True)])
     await source.close()
