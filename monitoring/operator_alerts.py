@@ -17,7 +17,8 @@ def operator() -> list[Alert]:
     return [
         Alert(
             name="DFlashOperatorDown",
-            expr="absent(dflash_build_info)",
+            # Grouped by clusters, this also finds the one whose operator is missing among others.
+            expr="absent(dflash_build_info)\nor\ngroup by () (dflash:deployment_pods) unless on () dflash_build_info",
             hold="5m",
             severity="critical",
             summary="Prometheus scrapes no DFlash operator",

@@ -39,7 +39,7 @@ def _sum(what: str) -> Rule:
 
 def _speculation() -> list[Rule]:
     steps, accepted, drafted = (f"dflash:revision_{what}:rate2m" for what in ("steps", "accepted_tokens", "drafted_tokens"))
-    at = f"dflash:pod_acceptance_at_position * on ({listed(('pod', *REVISION))}) group_left () dflash:pod_steps:rate2m"
+    at = f"dflash:pod_acceptance_at_position * on ({listed((*REVISION, 'pod'))}) group_left () dflash:pod_steps:rate2m"
     shared = f"/ on ({listed(REVISION)}) group_left () ({steps} > 0)"
     return [
         _rule("pods", f"count by ({listed(REVISION)}) (dflash:pod_info)"),

@@ -52,7 +52,7 @@ def present(schema: MetricSchema, selection: Selection) -> str:
     buckets = {one.metric for one in schema.histograms}
     chosen = (
         selector("", (("__name__", "|".join(sorted(whole))),), selection.static),
-        selector("", (("__name__", "|".join(sorted(buckets))), ("le", r"\\+Inf")), selection.static),
+        selector("", (("__name__", "|".join(sorted(buckets))), ("le", "[+]Inf")), selection.static),
     )
     return " or ".join(f"group by (namespace, pod, __name__) ({of_its_pod(one)})" for one in chosen)
 
