@@ -22,6 +22,7 @@ from dflash_controller.observe.sources.prometheus.counter_snapshots import Trial
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.status_values.health import verdict
+from monitoring.grouping import grouped
 from tests.support.real_prometheus import PAGES, RECORDED, address, configuration, prometheus, scraping, served
 
 WINDOW_S = 8.0
@@ -239,3 +240,42 @@ async def test_a_metric_that_relabelling_drops_is_named(tmp_path: Path) -> None:
             finally:
                 await source.close()
     assert health.message == "Prometheus lacks metrics of the engines that decisions need: sglang:spec_verify_calls_total."
+
+
+async def test_two_clusters_in_one_store_are_told_apart(tmp_path: Path) -> None:
+    """The same namespace and pod in eu and us, where the drafter has collapsed. Rules are grouped; each operator asks for its own."""
+    counted = r"(?m)^(sglang:generation_tokens_total\{.*\}) \S+$"
+    steps = re.search(r"(?m)^sglang:spec_verify_calls_total\{.*\} (\S+)$", recorded("sglang"))
+    assert steps is not None
+    pages = {"eu": recorded("sglang"), "us": re.sub(counted, rf"\g<1> {1.02 * float(steps[1])}", recorded("sglang"))}
+    rules = tmp_path / "grouped.yaml"
+    rules.write_text(grouped(RULES.read_text(encoding="utf-8"), ("cluster",)))
+    async with AsyncExitStack() as stack:
+        ports = await stack.enter_async_context(served(pages))
+        config = configuration(rules=[rules])
+        store = await stack.enter_async_context(prometheus(tmp_path / "store", config, "--web.enable-remote-write-receiver"))
+        for cluster, port in ports.items():
+            labels = {"external_labels": {"cluster": cluster}}
+            remote = [{"url": f"{store}/api/v1/write"}]
+            config = configuration(scraping("engines", {"sglang": port}), global_settings=labels, remote_write=remote)
+            await stack.enter_async_context(prometheus(tmp_path / cluster, config))
+        targets = [Target("ns", "sglang", "sglang", "127.0.0.1", 1, "demo", "r1", "sglang", True, 0.0, True)]
+        read = {}
+        for cluster in pages:
+            settings = PrometheusSettings(store, matcher={"cluster": cluster})
+            source = PrometheusSource(settings, WINDOW_S, trials=TrialSettings(WINDOW_S, step_s=1.0))
+            try:
+                window = (await filled(source, targets)).windows["sglang"]
+            finally:
+                await source.close()
+            length = revision_metrics(ENGINES["sglang"].metric_schema, [window], expected=1, speculation_on=True).acceptance_length
+            assert isinstance(length, Value)
+            read[cluster] = length.value
+        client = Prometheus(PrometheusSettings(store))
+        try:
+            recorded_ = {row.labels["cluster"]: row.value for row in await client.query("dflash:revision_acceptance_length")}
+        finally:
+            await client.close()
+    for found in (read, recorded_):
+        assert found["eu"] == pytest.approx(6.39, rel=CLOSE)
+        assert found["us"] == pytest.approx(1.02, rel=CLOSE)

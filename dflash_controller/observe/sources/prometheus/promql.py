@@ -46,15 +46,15 @@ def age(presence: str, selection: Selection) -> str:
 
 
 def present(schema: MetricSchema, selection: Selection) -> str:
-    """The metrics that each pod has, among those that are read, and the native histograms that take the place of some. Buckets are asked
-    for by their last one: there are dozens in each."""
-    whole = {one.metric for one in schema.counters} | {one.histogram for one in (*schema.counters, *schema.histograms) if one.histogram}
-    buckets = {one.metric for one in schema.histograms}
-    chosen = (
-        selector("", (("__name__", "|".join(sorted(whole))),), selection.static),
-        selector("", (("__name__", "|".join(sorted(buckets))), ("le", "[+]Inf")), selection.static),
-    )
-    return " or ".join(f"group by (namespace, pod, __name__) ({of_its_pod(one)})" for one in chosen)
+    """The metrics that each pod has, among those that are read, and the native histograms that take the place of some.
+
+    Of buckets only the last is asked for: there are dozens of others. (An ``or`` of two queries would not do, because it compares all
+    labels but the name.)
+    """
+    parts = (*schema.counters, *schema.histograms)
+    names = {one.metric for one in parts} | {one.histogram for one in parts if one.histogram}
+    chosen = selector("", (("__name__", "|".join(sorted(names))), ("le", "|[+]Inf")), selection.static)
+    return f"group by (namespace, pod, __name__) ({of_its_pod(chosen)})"
 
 
 def samples(metrics: Collection[str], pods: Collection[tuple[str, str]], selection: Selection) -> str:
