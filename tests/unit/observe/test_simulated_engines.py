@@ -8,6 +8,7 @@ import pytest
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.measurement import Absent, Value
+from dflash_controller.model.metric_schema import missing
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -96,3 +97,19 @@ def test_a_fresh_engine_has_metrics_and_no_figures(name: str) -> None:
     got = observed(name, simulated.page(0.0), simulated.page(30.0), 30.0, speculation_on=True)
     assert isinstance(got.acceptance_length, Absent)
     assert isinstance(got.concurrency, Absent)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize("block", [16, 1])
+def test_no_metric_is_missed_at_any_time_of_an_engine_that_is_well(name: str, block: int) -> None:
+    """Fresh, in its first request, and after many."""
+    fresh = engine(name, block)
+    pages = [fresh.page(0.0), fresh.page(30.0)]
+    for seconds in (0.5, SECONDS):
+        simulated = engine(name, block)
+        closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512)), 4, 0.0, seconds)
+        pages.append(simulated.page(seconds))
+    for page in pages:
+        read = read_page(page or "", ENGINES[name].metric_schema)
+        assert read is not None
+        assert missing(ENGINES[name].metric_schema, read.names, block > 1) == ()
