@@ -5,6 +5,7 @@ They are grouped by the namespace of the operator's pods: two operators that ser
 
 from __future__ import annotations
 
+from dflash_controller.observe.sources.prometheus.reduction import of_its_pod
 from monitoring.alert import Alert
 
 _OPERATOR = "The DFlash operator in {{ $labels.namespace }}"
@@ -16,7 +17,8 @@ def operator() -> list[Alert]:
     return [
         Alert(
             name="DFlashOperatorDown",
-            expr="absent(dflash_build_info)",
+            # Grouped by clusters, this also finds the one whose operator is missing among others.
+            expr="absent(dflash_build_info)\nor\ngroup by () (dflash:deployment_pods) unless on () dflash_build_info",
             hold="5m",
             severity="critical",
             summary="Prometheus scrapes no DFlash operator",
@@ -28,7 +30,7 @@ def operator() -> list[Alert]:
         ),
         Alert(
             name="DFlashOperatorNoLeader",
-            expr="sum by (namespace, lease) (max by (namespace, instance, lease) (dflash_leader)) != 1",
+            expr=f"sum by (namespace, lease) (max by (namespace, pod, lease) ({of_its_pod('dflash_leader')})) != 1",
             hold="2m",
             severity="critical",
             summary=f"{_OPERATOR} has {{{{ $value }}}} leaders instead of one",

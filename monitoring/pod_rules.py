@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dflash_controller.api import names
-from monitoring.engine_queries import METRIC_SCHEMAS, level, level_of, rate_of
+from dflash_controller.observe.sources.prometheus.reduction import of_its_pod
+from monitoring.engine_queries import METRIC_SCHEMAS, level_of, rate_of
 from monitoring.rule import POD, POD_INFO, Rule, any_of, listed, quotient, tagged
 
 _LABELS = {"deployment": names.LABEL_DEPLOYMENT, "revision": names.LABEL_REVISION, "block_size": names.LABEL_BLOCK_SIZE}
-_TOTALS = (("priority", ""),)
-"""Matches the total over all priorities, which SGLang's scheduler exports with an empty priority."""
 _DRAFTS_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
@@ -37,14 +36,15 @@ def _or_zero(engine: str = "") -> str:
 def _info(engine: str) -> str:
     """Returns one series per pod, because an engine exports one per rank and sets its own label ``engine``."""
     scraped = ("namespace", "pod", *(scraped_label(source) for source in _LABELS.values()))
-    expr = f'group by ({listed(scraped)}) ({METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}})'
+    presence = f'{METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}}'
+    expr = f"group by ({listed(scraped)}) ({of_its_pod(presence)})"
     for label, source in _LABELS.items():
         expr = f'label_replace({expr}, "{label}", "$1", "{scraped_label(source)}", "(.*)")'
     return f'group by ({listed(POD)}) (label_replace({expr}, "engine", "{engine}", "", ""))'
 
 
 def _pods() -> list[Rule]:
-    drafts = f"count by (namespace, pod) (group by (namespace, pod, position) ({_DRAFTS_AT})) + 1"
+    drafts = f"count by (namespace, pod) (group by (namespace, pod, position) ({of_its_pod(_DRAFTS_AT)})) + 1"
     return [
         Rule(POD_INFO, any_of(_info("vllm"), _info("sglang")), POD),
         _rule(
@@ -90,14 +90,14 @@ def _load() -> list[Rule]:
         _rule("concurrency", *_concurrency(), _or_zero()),
         _rule(
             "requests_running",
-            tagged(level("vllm:num_requests_running", summed_over="engine")),
-            tagged(level("sglang:num_running_reqs", _TOTALS, "dp_rank") + f" and on (namespace, pod) {rate_of('sglang', 'passes')} > 0"),
+            tagged(level_of("vllm", "waiting", "vllm:num_requests_running")),
+            tagged(f"{level_of('sglang', 'waiting', 'sglang:num_running_reqs')} and on (namespace, pod) {rate_of('sglang', 'passes')} > 0"),
             _or_zero("sglang"),
         ),
         _rule(
             "requests_waiting",
-            tagged(level("vllm:num_requests_waiting", summed_over="engine")),
-            tagged(level("sglang:num_queue_reqs", _TOTALS, "dp_rank")),
+            tagged(level_of("vllm", "waiting")),
+            tagged(level_of("sglang", "waiting")),
         ),
         _rule("kv_cache_usage", tagged(level_of("vllm", "cache_use")), tagged(level_of("sglang", "cache_use"))),
         _rule("startup_seconds", tagged(_startup()), also=("phase",)),
@@ -133,7 +133,7 @@ def _concurrency() -> tuple[str, ...]:
 
 
 def _startup() -> str:
-    return "max by (namespace, pod, phase) (sglang:startup_time_seconds)"
+    return f"max by (namespace, pod, phase) ({of_its_pod('sglang:startup_time_seconds')})"
 
 
 def _requests() -> list[Rule]:

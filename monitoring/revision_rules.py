@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_controller.model.series import Series
+from dflash_controller.model.series import PROCESS, Series
 from monitoring.engine_queries import METRIC_SCHEMAS, rate, rate_of
 from monitoring.rule import DEPLOYMENT, QUANTILES, REVISION, REVISION_INFO, Rule, any_of, listed, quotient, summed, tagged
 
@@ -14,7 +14,7 @@ _TTFT_BOUND = '"2|2[.]0|2[.]5"'
 """The bucket next to the objective: SGLang's ends at 2 s, vLLM's at 2.5 s."""
 _TPOT_BOUND = '"0[.]2"'
 
-_SGLANG_TOKENS = Series("token_gap", "sglang:inter_token_latency_seconds_bucket")
+_SGLANG_TOKENS = Series("token_gap", "sglang:inter_token_latency_seconds_bucket", PROCESS)
 """Used for releases without a time per output token by request (before 0.5.22). It has one observation per token, for streaming requests
 only."""
 
@@ -39,7 +39,7 @@ def _sum(what: str) -> Rule:
 
 def _speculation() -> list[Rule]:
     steps, accepted, drafted = (f"dflash:revision_{what}:rate2m" for what in ("steps", "accepted_tokens", "drafted_tokens"))
-    at = f"dflash:pod_acceptance_at_position * on ({listed(('pod', *REVISION))}) group_left () dflash:pod_steps:rate2m"
+    at = f"dflash:pod_acceptance_at_position * on ({listed((*REVISION, 'pod'))}) group_left () dflash:pod_steps:rate2m"
     shared = f"/ on ({listed(REVISION)}) group_left () ({steps} > 0)"
     return [
         _rule("pods", f"count by ({listed(REVISION)}) (dflash:pod_info)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_controller.api import names
 from dflash_controller.catalog.catalog import Catalog
+from dflash_controller.observe.sources.prometheus.reduction import of_its_pod
 from monitoring.alert import DEPLOYMENT, Alert
 from monitoring.pod_rules import DEPLOYMENT_LABEL, scraped_label
 from monitoring.revision_rules import TPOT_OBJECTIVE_S, TTFT_OBJECTIVE_S
@@ -21,7 +22,7 @@ _BURN_SOURCE = (
 )
 
 
-_BLIND = "MetricsMissing|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
+_BLIND = "MetricsMissing|MetricsIncomplete|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
 """Reasons of MetricsAvailable that are failures; NoPods is none."""
 
 
@@ -91,7 +92,7 @@ def load() -> list[Alert]:
 
 
 def replicas() -> list[Alert]:
-    engine = f'up{{{scraped_label(names.LABEL_ROLE)}="{names.ROLE_ENGINE}"}}'
+    engine = of_its_pod(f'up{{{scraped_label(names.LABEL_ROLE)}="{names.ROLE_ENGINE}"}}')
     up = f'max by (namespace, pod, deployment) (label_replace({engine}, "deployment", "$1", "{DEPLOYMENT_LABEL}", "(.*)"))'
     return [
         Alert(

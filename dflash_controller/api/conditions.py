@@ -87,6 +87,7 @@ class Reason(StrEnum):
     NO_PODS = "NoPods"
     NOT_MEASURED = "NotMeasured"
     METRICS_MISSING = "MetricsMissing"
+    METRICS_INCOMPLETE = "MetricsIncomplete"
     METRICS_STALE = "MetricsStale"
     METRICS_UNREACHABLE = "MetricsUnreachable"
     PROMETHEUS_REQUIRED = "PrometheusRequired"
@@ -257,7 +258,11 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.NO_PODS: ReasonDoc("No engine pod is Ready, so there is nothing to measure."),
     Reason.NOT_MEASURED: ReasonDoc("There is no measurement yet."),
     Reason.METRICS_MISSING: ReasonDoc(
-        "A series that the operator needs is missing.", "Check that the engine's metrics are on and that Prometheus scrapes its pods."
+        "There are no metrics of the engines.", "Check that the engine's metrics are on and that Prometheus scrapes its pods."
+    ),
+    Reason.METRICS_INCOMPLETE: ReasonDoc(
+        "Metrics that a decision needs are missing beside others; the message names them.",
+        "Check that no relabelling rule drops them, and that Prometheus keeps classic histograms.",
     ),
     Reason.METRICS_STALE: ReasonDoc("The newest sample is too old.", "Check that Prometheus still scrapes the engine pods."),
     Reason.METRICS_UNREACHABLE: ReasonDoc(

@@ -6,13 +6,13 @@ requests) and its speculation gauges freeze while idle. Sums over pods come befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.decode_window import DecodeWindow, PooledAcceptance
 from dflash_controller.model.measurement import NO_SERIES, Absent, Measurement, Value
-from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Series
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Series, Since
 
 NO_TRAFFIC = Absent("NoTraffic")
 """The counters are there and stood still over the window."""
@@ -68,6 +68,18 @@ class MetricSchema:
         """Everything that a load sample is told from."""
         known = {one.quantity: one for one in (*self.series, *self.evidence)}
         return (*(known[quantity] for quantity in self.load_sample_shared), *self.load_sample_more)
+
+
+def missing(schema: MetricSchema, names: Collection[str], speculation_on: bool) -> tuple[str, ...]:
+    """Metrics that decisions need and that ought to be among ``names``, sorted. Empty where nothing is known of the engine at all.
+
+    Counters may appear with their first increment, so one is only missed once another shows that it has had cause to count.
+    """
+    if not names:
+        return ()
+    needed = [one for one in (*schema.counters, *schema.histograms) if one.since is not None and (speculation_on or not one.drafts)]
+    reached = max((one.since for one in needed if one.since is not None and one.metric in names), default=Since.START)
+    return tuple(sorted({one.metric for one in needed if one.since is not None and one.since <= reached and one.metric not in names}))
 
 
 class Sums:

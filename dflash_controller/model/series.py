@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,22 +25,61 @@ class LabelledMetric(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """Which part of an engine one series tells of, and so how the series of several ranks become one number.
+
+    Labels that are named in neither list tell apart what is counted (``mode``, ``is_streaming``): counters are summed over them, and of
+    levels the largest counts. A label that a series does not have is the empty string, as in PromQL.
+    """
+
+    name: str
+    copies: tuple[str, ...] = ()
+    """Labels of ranks that do the same work: each counts all of it, so the largest counts and not the sum."""
+    groups: tuple[str, ...] = ()
+    """Labels of ranks that each serve their own requests: they are summed, after ``copies``."""
+
+
+PROCESS = Scope("process")
+"""The server's front end exports it once for the whole engine."""
+
+
+class Since(IntEnum):
+    """From when on an engine exports a metric. What is exported from a later moment on shows that the earlier ones have passed."""
+
+    START = 0
+    """The start of the process."""
+    ENTRY = 1
+    """The entry of the first request, the engine's own warm-up included."""
+    END = 2
+    """The end of the first request."""
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """One quantity of a dialect and the exposed samples it is the sum of."""
+    """One quantity of a dialect and the exposed samples it is made from."""
 
     quantity: str
     metric: str
     """Exposed sample name, suffix included (``_total``, ``_sum``, ``_count``)."""
+    scope: Scope
     match: tuple[tuple[str, str], ...] = ()
     """Label name and an anchored regular expression its value must match; an absent label is the empty string, as in PromQL."""
     by: str = ""
     """Label whose values are kept as parts."""
-    ranks: tuple[str, ...] = ()
-    """Labels of ranks that step together: each counts the same passes, so the largest counts, not the sum."""
     gauge: bool = False
-    """A level, the largest over all labels; otherwise a counter, of which differences over a window are used."""
+    """A level; otherwise a counter, of which differences over a window are used."""
     over: str = ""
     """Of a level: whether the largest (``max``) or smallest (``min``) over a window counts; empty: the newest."""
+    since: Since | None = None
+    """From when on the engine exports the metric; None: it may stay away, and nothing is wrong."""
+    drafts: bool = False
+    """It is only exported while speculation is on."""
+
+    @property
+    def histogram(self) -> str | None:
+        """Name of the histogram that it is a part of; None if it is a part of none."""
+        found = re.fullmatch(r"(.+)_(?:bucket|sum|count)", self.metric)
+        return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +90,8 @@ class Scrape:
     gauges: Mapping[LabelledMetric, float] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     """By quantity."""
+    names: frozenset[str] = field(default_factory=frozenset, compare=False)
+    """Metrics that it has a sample of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +125,7 @@ class Sample:
 
 
 def scrape(series: Iterable[Series], samples: Iterable[Sample], histograms: Iterable[Series] = ()) -> Scrape:
-    """Fold samples into quantities: summed over labels, ranks and ``by`` labels as the series say. NaN and infinities are skipped."""
+    """Fold samples of one scrape into quantities, each by its scope. NaN and infinities are skipped."""
     by_metric: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         if math.isfinite(sample.value):
@@ -91,16 +133,31 @@ def scrape(series: Iterable[Series], samples: Iterable[Sample], histograms: Iter
     counters: dict[LabelledMetric, float] = {}
     gauges: dict[LabelledMetric, float] = {}
     for one in series:
-        sums: defaultdict[LabelledMetric, defaultdict[tuple[str, ...], float]] = defaultdict(lambda: defaultdict(float))
-        for sample in _matching(one, by_metric):
-            cell = LabelledMetric(one.quantity, sample.labels.get(one.by, "") if one.by else "")
-            if one.gauge:
-                gauges[cell] = max(gauges.get(cell, sample.value), sample.value)
-            else:
-                sums[cell][tuple(sample.labels.get(rank, "") for rank in one.ranks)] += sample.value
-        counters.update({cell: max(ranks.values()) for cell, ranks in sums.items()})
-    folded = ((one.quantity, _histogram(_matching(one, by_metric))) for one in histograms)
-    return Scrape(counters, gauges, {quantity: histogram for quantity, histogram in folded if histogram is not None})
+        into = gauges if one.gauge else counters
+        for part, value in reduced(one, _matching(one, by_metric), one.by).items():
+            into[LabelledMetric(one.quantity, part)] = value
+    folded = ((one.quantity, _histogram(reduced(one, _matching(one, by_metric), "le"))) for one in histograms)
+    found = {quantity: histogram for quantity, histogram in folded if histogram is not None}
+    return Scrape(counters, gauges, found, frozenset(by_metric))
+
+
+def reduced(one: Series, samples: Iterable[Sample], by: str) -> dict[str, float]:
+    """One value for each value of the label ``by`` (the empty string where ``by`` is empty), from the samples of one scrape.
+
+    Of counters the samples of one rank are summed, of levels the largest counts; then the largest of the copies, then the sum of the
+    groups. PromQL does the same in ``observe.sources.prometheus.reduction``.
+    """
+    ranks: dict[str, dict[tuple[str, ...], dict[tuple[str, ...], float]]] = {}
+    for sample in samples:
+        group = tuple(sample.labels.get(label, "") for label in one.scope.groups)
+        rank = tuple(sample.labels.get(label, "") for label in one.scope.copies)
+        of_group = ranks.setdefault(sample.labels.get(by, "") if by else "", {}).setdefault(group, {})
+        before = of_group.get(rank)
+        if before is None:
+            of_group[rank] = sample.value
+        else:
+            of_group[rank] = max(before, sample.value) if one.gauge else before + sample.value
+    return {part: sum(max(of_group.values()) for of_group in groups.values()) for part, groups in ranks.items()}
 
 
 def restarted(before: Scrape, after: Scrape) -> bool:
@@ -128,12 +185,11 @@ def _matching(one: Series, by_metric: Mapping[str, list[Sample]]) -> Iterator[Sa
             yield sample
 
 
-def _histogram(buckets: Iterable[Sample]) -> Histogram | None:
-    """The sum of histograms that differ in other labels; None without buckets, or where the last one, of all observations, is missing."""
+def _histogram(by_bound: Mapping[str, float]) -> Histogram | None:
+    """The histogram of these buckets; None without any, or where the last one, of all observations, is missing."""
     counts: dict[float, float] = {}
-    for sample in buckets:
-        bound = _bound(sample.labels.get("le", ""))
-        counts[bound] = counts.get(bound, 0.0) + sample.value
+    for text, value in by_bound.items():
+        counts[_bound(text)] = value
     if math.inf not in counts:
         return None
     bounds = _shared(tuple(sorted(counts)))

@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(gt=0)]
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 """Variables that the kubelet adds for each Service of the namespace: for one called dflash-x, DFLASH_X_SERVICE_HOST, DFLASH_X_PORT, …"""
 _FILES = tuple(f"prometheus_{name}_file" for name in ("bearer_token", "basic_auth", "ca", "cert", "key"))
-_LISTS = ("namespaces", "allowed_host_paths", "pod_ips")
+_LISTS = ("namespaces", "allowed_host_paths", "pod_ips", "prometheus_replica_labels")
 
 
 class SettingsError(Exception):
@@ -56,6 +56,9 @@ class Settings(BaseModel):
     """Sent as ``X-Scope-OrgID`` (Mimir, Thanos, Cortex)."""
     prometheus_matcher: dict[str, str] = {}
     """Label matchers added to every query if one Prometheus has several clusters, such as ``cluster=eu-1``."""
+    prometheus_replica_labels: tuple[str, ...] = ()
+    """Labels in which copies of one series differ if replicas of Prometheus write to one store, beyond ``prometheus_replica`` and
+    ``replica``."""
     scrape_seconds: Seconds = 30.0
     """Time between two collections of metrics, from Prometheus or by direct scrapes."""
     metrics_window_seconds: Seconds = 300.0
@@ -157,6 +160,13 @@ class Settings(BaseModel):
         if not all(name.isidentifier() and value for name, value in labels.items()):
             raise ValueError("must be label=value pairs, separated by commas")
         return labels
+
+    @field_validator("prometheus_replica_labels")
+    @classmethod
+    def _label_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(name.isascii() and name.isidentifier() for name in names):
+            raise ValueError("must be label names, separated by commas")
+        return names
 
     @field_validator("prometheus_url")
     @classmethod

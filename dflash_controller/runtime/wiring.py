@@ -40,6 +40,7 @@ def metrics_source(settings: Settings) -> Source:
         key_file=settings.prometheus_key_file,
         tenant=settings.prometheus_tenant,
         matcher=settings.prometheus_matcher,
+        replica_labels=settings.prometheus_replica_labels,
     )
     window_s = settings.metrics_window_seconds
     return PrometheusSource(prometheus, window_s, trials=TrialSettings(window_s, step_s=settings.scrape_seconds))

@@ -147,6 +147,11 @@ class ParsedArgv:
         """Decode steps between two updates of SGLang's gauges."""
         return int(self.values.get("decode_log_interval") or 40)
 
+    @property
+    def metrics_of_all_schedulers(self) -> bool:
+        """Whether every tensor rank of SGLang exports all its metrics, and not the first alone."""
+        return bool(self.values.get("enable_metrics_for_all_schedulers"))
+
 
 def parse(engine: str, release: str, command: Sequence[str], host: Host | None = None) -> ParsedArgv:
     """Returns a container's command and arguments parsed, with ``$(NAME)`` already expanded.

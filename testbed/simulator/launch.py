@@ -142,6 +142,7 @@ def _settings(
         extra_metric_labels=dict(argv.extra_metric_labels),
         shutdown_timeout_s=argv.shutdown_timeout_s or 0.0,
         decode_log_interval=argv.decode_log_interval,
+        metrics_of_all_schedulers=argv.metrics_of_all_schedulers,
         argv=command,
     )
 

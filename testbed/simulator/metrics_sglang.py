@@ -8,6 +8,8 @@
   s, clears the load gauges but leaves the speculation gauges frozen.
 * Counters and histograms do not exist before their first use.
 * The time to first token of a request that does not stream is its whole latency.
+* Every tensor rank has a scheduler. Decode passes, queueing and stages of requests are counted by all of them, everything else of the
+  scheduler by the first one only, unless ``--enable-metrics-for-all-schedulers`` is set.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ _ZERO_AT_START = (
     "sglang:http_",
 )
 _WARM_UP_TOKENS = 1
+_OF_EVERY_RANK = {
+    "sglang:cuda_graph_passes_total": 'mode="decode_',
+    "sglang:queue_time_seconds": "",
+    "sglang:per_stage_req_latency_seconds": "",
+}
+"""By metric: text of the lines that every tensor rank exports without being asked to."""
 
 
 def schema_of(release: str) -> Schema:
@@ -71,6 +79,9 @@ class SglangMetrics:
         constant = {"model_name": settings.served_model_name, "engine_type": "unified", **ranks}
         self.page = page = Page(self._schema, constant, settings.extra_metric_labels, 0.0)
         for name, metric in self._schema.items():
+            if "tp_rank" in metric.labels and (settings.metrics_of_all_schedulers or name in _OF_EVERY_RANK):
+                only = "" if settings.metrics_of_all_schedulers else _OF_EVERY_RANK[name]
+                page.repeat(name, "tp_rank", settings.tensor_parallel, only)
             if metric.kind == "gauge" and not name.startswith("sglang:http_"):
                 page.copy(name, values=not name.startswith(_ZERO_AT_START))
         page.cell("sglang:spec_num_draft_tokens").value = settings.block_size if settings.block_size > 1 else 0

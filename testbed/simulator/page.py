@@ -168,6 +168,7 @@ class Page:
         self._extra = extra
         self._created_s = created_s
         self._children: dict[str, dict[tuple[str, ...], Cell | Distribution]] = {}
+        self._repeats: dict[str, tuple[str, str, int]] = {}
         self._asked: dict[tuple[object, ...], Cell | Distribution] = {}
         """Cells by name and labels as they were given: every step of an engine asks for the same few."""
 
@@ -194,6 +195,10 @@ class Page:
             if values and isinstance(child, Cell):
                 child.value = value
 
+    def repeat(self, name: str, label: str, count: int, only: str = "") -> None:
+        """Exposes a metric ``count`` times: ``label``, recorded as 0, counts on from 0. ``only``: those lines that contain it."""
+        self._repeats[name] = (label, only, count)
+
     def render(self, without: Iterable[str] = ()) -> str:
         """Returns the exposition text without the metrics whose name begins with one of ``without``."""
         hidden = tuple(without)
@@ -203,8 +208,13 @@ class Page:
             if children and not name.startswith(hidden):
                 out.append(f"# HELP {name} {metric.help}")
                 out.append(f"# TYPE {name} {metric.kind}")
+                first = len(out)
                 for child in children.values():
                     child.render(out)
+                label, only, count = self._repeats.get(name, ("", "", 1))
+                lines = [line for line in out[first:] if only in line]
+                for rank in range(1, count):
+                    out += [line.replace(f'{label}="0"', f'{label}="{rank}"') for line in lines]
         out.append("")
         return "\n".join(out)
 

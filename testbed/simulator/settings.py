@@ -34,6 +34,7 @@ class EngineSettings:
     extra_metric_labels: Mapping[str, str] = field(default_factory=dict)
     shutdown_timeout_s: float = 0.0
     decode_log_interval: int = 40
+    metrics_of_all_schedulers: bool = False
     argv: tuple[str, ...] = ()
 
     def block_for(self, concurrency: int) -> int:

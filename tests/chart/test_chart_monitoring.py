@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from dflash_controller.api import names
 from dflash_controller.render.monitor import pod_monitor
 from hack.chart_reference import renewed
+from monitoring.grouping import grouped
 from monitoring.links import DOCS
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, parsed, render
 
@@ -170,3 +172,36 @@ def test_the_engine_monitor_chooses_what_answers_requests() -> None:
     assert monitor["spec"]["podTargetLabels"] == pod_monitor("qwen", "models")["spec"]["podTargetLabels"]
     [monitor] = of_kind(manifests({**values, "watchNamespaces": ["a"]}, apis=MONITORING), "PodMonitor")
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["a"]}
+
+
+def test_one_value_groups_all_rules_and_names_the_label_in_alerts() -> None:
+    """As ``monitoring.grouping`` does, whose output promtool has tried."""
+    (plain,) = of_kind(manifests(apis=MONITORING), "PrometheusRule")
+    (by_cluster,) = of_kind(manifests({"metrics": {"groupLabels": ["cluster", "region"]}}, apis=MONITORING), "PrometheusRule")
+    text = yaml.safe_dump(plain["spec"], width=1_000_000, allow_unicode=True)
+    assert by_cluster["spec"] == yaml.safe_load(grouped(text, ("cluster", "region")))
+    assert by_cluster["spec"] != plain["spec"]
+
+
+def test_labels_of_replicas_reach_rules_and_operator() -> None:
+    values = {"metrics": {"replicaLabels": ["ha_pair"]}, "prometheus": {"url": "http://prometheus:9090"}}
+    found = manifests(values, apis=MONITORING)
+    (rules,) = of_kind(found, "PrometheusRule")
+    identities = re.findall(r"prometheus_replica, (\w+)", json.dumps(rules["spec"]))
+    assert len(identities) > 50
+    assert set(identities) == {"ha_pair"}
+    assert '"DFLASH_PROMETHEUS_REPLICA_LABELS"' in json.dumps(found)
+
+
+def test_the_operator_must_know_its_cluster_where_rules_are_grouped() -> None:
+    values: dict[str, Any] = {"metrics": {"groupLabels": ["cluster"]}, "prometheus": {"url": "http://prometheus:9090"}}
+    refused = render(values)
+    assert refused.returncode != 0
+    assert "set prometheus.matcher.cluster to the value of this cluster" in refused.stderr
+    values["prometheus"]["matcher"] = {"cluster": "eu-1"}
+    assert render(values).returncode == 0
+
+
+@pytest.mark.parametrize("label", ["namespace", "a-b", "1st", ""])
+def test_a_label_that_cannot_group_is_refused(label: str) -> None:
+    assert render({"metrics": {"groupLabels": [label]}}).returncode != 0

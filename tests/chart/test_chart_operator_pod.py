@@ -100,17 +100,20 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
         "retryPeriodSeconds": 5,
     }
     prometheus = {"url": "http://p:9090", "tenant": "t", "matcher": {"a": "b", "c": "d"}}
-    values = {"settings": chosen, "prometheus": prometheus, "replicaCount": 1, "watchNamespaces": ["x", "123"], "metrics": {"port": 9000}}
+    values = {"settings": chosen, "prometheus": prometheus, "replicaCount": 1, "watchNamespaces": ["x", "123"]}
+    values["metrics"] = {"port": 9000, "replicaLabels": ["ha_pair", "site"]}
     settings = settings_of(values)
     offered = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
     assert set(offered) == set(chosen)
     snake = {"".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name): value for name, value in chosen.items()}
     files = {name for name in Settings.model_fields if name.endswith("_file")}
-    assert set(snake) | ELSEWHERE | files | {"prometheus_url", "prometheus_tenant", "prometheus_matcher"} == set(Settings.model_fields)
+    names = {f"prometheus_{name}" for name in ("url", "tenant", "matcher", "replica_labels")}
+    assert set(snake) | ELSEWHERE | files | names == set(Settings.model_fields)
     for name, value in snake.items():
         assert getattr(settings, name) == (tuple(value) if isinstance(value, list) else value), name
     assert (settings.prometheus_url, settings.prometheus_tenant) == ("http://p:9090", "t")
     assert settings.prometheus_matcher == {"a": "b", "c": "d"}
+    assert settings.prometheus_replica_labels == ("ha_pair", "site")
     assert (settings.namespaces, settings.http_port) == (("x", "123"), 9000)
 
 

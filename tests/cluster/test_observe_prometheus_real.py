@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.measurement import Value
@@ -27,84 +24,24 @@ from dflash_controller.observe.sources.prometheus.load_samples import SpanSettin
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
-from testbed import binaries
+from tests.support.real_prometheus import PAGES, RECORDED, configuration, prometheus, scraping, served
 
-PAGES = Path(__file__).parents[2] / "testbed" / "data" / "metrics"
-RECORDED = {"vllm": "vllm-0.26.0.txt", "sglang": "sglang-0.5.17.txt"}
 WINDOW_S = 10.0
-
-
-class Engine:
-    """A real page of an engine whose counters rise by their own value every 100 s, so all quotients stay those of the page."""
-
-    def __init__(self, recorded: Path) -> None:
-        self.start = time.monotonic()
-        self.page = recorded.read_text(encoding="utf-8")
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        grown = 1 + (time.monotonic() - self.start) / 100
-        lines = []
-        for line in self.page.splitlines():
-            head, _, value = line.rpartition(" ")
-            name = head.partition("{")[0]
-            is_counter = not line.startswith("#") and name.endswith(("_total", "_sum", "_count", "_bucket"))
-            lines.append(f"{head} {float(value) * grown}" if is_counter else line)
-        return web.Response(text="\n".join(lines) + "\n")
 
 
 @pytest.fixture
 async def engine_ports() -> AsyncIterator[dict[str, int]]:
-    servers = {}
-    for engine, recorded in RECORDED.items():
-        app = web.Application()
-        app.router.add_get("/metrics", Engine(PAGES / recorded).metrics)
-        servers[engine] = TestServer(app)
-        await servers[engine].start_server()
-    yield {engine: int(server.port or 0) for engine, server in servers.items()}
-    for server in servers.values():
-        await server.close()
+    async with served({engine: (PAGES / recorded).read_text(encoding="utf-8") for engine, recorded in RECORDED.items()}) as ports:
+        yield ports
 
 
 @pytest.fixture
 async def prometheus_url(engine_ports: dict[str, int], tmp_path: Path) -> AsyncIterator[str]:
     """Scrapes each page every second, under two jobs, as happens where a PodMonitor meets annotations."""
-    targets = [
-        {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "ns", "pod": f"pod-{engine}", "cluster": "here"}}
-        for engine, port in engine_ports.items()
-    ]
-    scrapes = [{"job_name": job, "scrape_interval": "1s", "static_configs": targets} for job in ("monitor", "annotations")]
-    config = tmp_path / "prometheus.yml"
-    config.write_text(yaml.safe_dump({"scrape_configs": scrapes}))
-    url = f"127.0.0.1:{unused_port()}"
-    process = await asyncio.create_subprocess_exec(
-        str(binaries.path_of("prometheus")),
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address={url}",
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        await answers(f"http://{url}")
-        yield f"http://{url}"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def answers(url: str) -> None:
-    """Wait for the first answer."""
-    client = Prometheus(PrometheusSettings(url, retries=0))
-    until = time.monotonic() + 30
-    try:
-        while True:
-            try:
-                await client.query("vector(1)")
-                return
-            except PrometheusError:
-                assert time.monotonic() < until
-                await asyncio.sleep(0.1)
-    finally:
-        await client.close()
+    pods = {f"pod-{engine}": port for engine, port in engine_ports.items()}
+    scrapes = [scraping(job, pods, {"cluster": "here"}) for job in ("monitor", "annotations")]
+    async with prometheus(tmp_path / "prometheus", configuration(*scrapes)) as url:
+        yield url
 
 
 async def measured(source: Source, targets: list[Target], until: float) -> dict[str, RevisionMetrics]:

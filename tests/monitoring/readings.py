@@ -8,10 +8,10 @@ from typing import Any
 from tests.monitoring.engines import DEPLOYMENT, REVISION, sglang, target, vllm
 from tests.monitoring.story import Series, counter, gauge, label_set
 
-_POD = {"namespace": "team", "pod": "a", "deployment": "qwen", "revision": "r1", "block_size": "16"}
+POD = {"namespace": "team", "pod": "a", "deployment": "qwen", "revision": "r1", "block_size": "16"}
 
 
-def _reading(name: str, series: Series, wanted: Mapping[str, Mapping[str, float]], at: str = "9m") -> dict[str, Any]:
+def reading(name: str, series: Series, wanted: Mapping[str, Mapping[str, float]], at: str = "9m") -> dict[str, Any]:
     """``wanted``: query, and the values by label set (without the metric's name)."""
     looks = [
         {"expr": query, "eval_time": at, "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()]}
@@ -21,9 +21,9 @@ def _reading(name: str, series: Series, wanted: Mapping[str, Mapping[str, float]
     return {"name": name, "interval": "1m", "input_series": inputs, "promql_expr_test": looks}
 
 
-def _metric_values(engine: str) -> dict[str, dict[str, float]]:
+def metric_values(engine: str) -> dict[str, dict[str, float]]:
     """600 steps a minute that commit five tokens each, at block size 16."""
-    pod, revision = label_set(**_POD, engine=engine), label_set(**REVISION, engine=engine)
+    pod, revision = label_set(**POD, engine=engine), label_set(**REVISION, engine=engine)
     deployment = label_set(**DEPLOYMENT)
     return {
         "dflash:pod_info": {f"dflash:pod_info{pod}": 1},
@@ -39,7 +39,7 @@ def _metric_values(engine: str) -> dict[str, dict[str, float]]:
     }
 
 
-def _again(series: Series) -> Series:
+def again(series: Series) -> Series:
     """As a second scrape job sees them."""
     return series | {name.replace('job="engines"', 'job="annotations"'): values for name, values in series.items()}
 
@@ -67,7 +67,7 @@ def _streaming() -> dict[str, Any]:
         }
     )
     deployment = label_set(**DEPLOYMENT)
-    return _reading(
+    return reading(
         "SGLang: the time to first token of requests that do not stream is their whole latency",
         series,
         {
@@ -90,8 +90,8 @@ def _ranks() -> dict[str, Any]:
             f"sglang:cuda_graph_passes_total{label_set(mode='decode_cuda_graph', dp_rank=rank, **target('a'))}": counter((600, 5), (0, 5)),
         }
     series[f"sglang:num_queue_reqs{label_set(dp_rank='0', priority='1', **target('a'))}"] = gauge((3, 11))
-    pod = label_set(**_POD, engine="sglang")
-    return _reading(
+    pod = label_set(**POD, engine="sglang")
+    return reading(
         "SGLang: ranks of data parallelism are summed, a priority's part is not added, and a gauge that stays while idle is 0",
         series,
         {
@@ -113,8 +113,8 @@ def _vllm_ranks() -> dict[str, Any]:
             f"vllm:inter_token_latency_seconds_count{labels}": counter((240, 10)),
             f"vllm:inter_token_latency_seconds_sum{labels}": counter((12, 10)),
         }
-    pod = label_set(**_POD, engine="vllm")
-    return _reading(
+    pod = label_set(**POD, engine="vllm")
+    return reading(
         "vLLM: ranks of data parallelism step together and each serve requests of their own",
         series,
         {
@@ -136,7 +136,7 @@ def _failures() -> dict[str, Any]:
         f"http_requests_total{label_set(handler='/metrics', status='5xx', **labels)}": counter((600, 10)),
     }
     deployment = label_set(**DEPLOYMENT)
-    return _reading(
+    return reading(
         "vLLM: a request that ends by an error and is answered by 5xx fails once",
         series,
         {
@@ -158,8 +158,8 @@ def _off() -> dict[str, Any]:
         f"sglang:queue_time_seconds_sum{label_set(**labels)}": counter((1, 10)),
         f"sglang:per_stage_req_latency_seconds_sum{label_set(stage='prefill_forward', **labels)}": counter((2, 10)),
     }
-    pod = label_set(**_POD | {"block_size": "off"}, engine="sglang")
-    return _reading(
+    pod = label_set(**POD | {"block_size": "off"}, engine="sglang")
+    return reading(
         "speculation off: no figures of drafts, and a step for every token after the first",
         series,
         {
@@ -178,15 +178,15 @@ def _namespaces() -> dict[str, Any]:
     said = {"deployment": "qwen", "revision": "r1", "role": "stable"}
     series = {f"dflash_revision_info{label_set(**scrape, **said)}": gauge((1, 11)) for scrape in (scraped, honoured)}
     info = f"dflash:revision_info{label_set(namespace='team', **said)}"
-    return _reading("the operator's series are those of the deployment's namespace", series, {"dflash:revision_info": {info: 1}})
+    return reading("the operator's series are those of the deployment's namespace", series, {"dflash:revision_info": {info: 1}})
 
 
 def groups() -> list[dict[str, Any]]:
     """Test groups of promtool."""
     foreign = {name.replace("serving_dflash_io_deployment", "app"): values for name, values in vllm("x", (600, 4, 10)).items()}
     return [
-        _reading("vLLM", _again(vllm("a", (600, 4, 10))) | foreign, _metric_values("vllm")),
-        _reading("SGLang", _again(sglang("a", (600, 4, 10))) | foreign, _metric_values("sglang")),
+        reading("vLLM", again(vllm("a", (600, 4, 10))) | foreign, metric_values("vllm")),
+        reading("SGLang", again(sglang("a", (600, 4, 10))) | foreign, metric_values("sglang")),
         _streaming(),
         _ranks(),
         _vllm_ranks(),

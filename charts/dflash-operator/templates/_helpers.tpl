@@ -102,6 +102,29 @@ and a link in a dashboard, which would lead nowhere, goes.
 {{- $text | replace $base ($url | default "docs") -}}
 {{- end -}}
 
+{{/*
+Rules of Prometheus, grouped by further labels (monitoring/grouping.py): they go in front of every clause's namespace. Labels of replicas
+join those that say who scraped a pod.
+*/}}
+{{- define "dflash-operator.grouped" -}}
+{{- $metrics := (index . 0).Values.metrics -}}
+{{- $text := index . 1 -}}
+{{- with $metrics.replicaLabels -}}
+{{- $text = $text | replace "prometheus_replica," (printf "prometheus_replica, %s," (join ", " .)) -}}
+{{- end -}}
+{{- with $metrics.groupLabels -}}
+{{- $labels := join ", " . -}}
+{{- $text = regexReplaceAll `\b(by|on) \(namespace\b` $text (printf "${1} (%s, namespace" $labels) -}}
+{{- $text = regexReplaceAll `\b(by|on) \(\)` $text (printf "${1} (%s)" $labels) -}}
+{{- $named := "" -}}
+{{- range . -}}
+{{- $named = printf "%s{{ $labels.%s }}/" $named . -}}
+{{- end -}}
+{{- $text = $text | replace "{{ $labels.namespace }}" (printf "%s{{ $labels.namespace }}" $named) -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
 {{/* The pod of helm test must not be chosen by the Service it tests: no selector labels of ours. */}}
 {{- define "dflash-operator.testLabels" -}}
 app.kubernetes.io/name: {{ include "dflash-operator.name" . }}-test

@@ -13,6 +13,12 @@ joined by commas, as the operator reads them.
 {{- $_ := set $all "PROMETHEUS_URL" $prometheus.url -}}
 {{- $_ := set $all "PROMETHEUS_TENANT" $prometheus.tenant -}}
 {{- $_ := set $all "PROMETHEUS_MATCHER" $prometheus.matcher -}}
+{{- $_ := set $all "PROMETHEUS_REPLICA_LABELS" .Values.metrics.replicaLabels -}}
+{{- range .Values.metrics.groupLabels -}}
+{{- if not (hasKey $prometheus.matcher .) -}}
+{{- fail (printf "metrics.groupLabels has %s, so prometheus.url serves several clusters: set prometheus.matcher.%s to the value of this cluster" . .) -}}
+{{- end -}}
+{{- end -}}
 {{- range $name, $source := include "dflash-operator.prometheusFiles" . | fromYaml -}}
 {{- $_ := set $all (printf "PROMETHEUS_%s_FILE" $name) (printf "/etc/dflash/prometheus/%s" $source.path) -}}
 {{- end -}}

@@ -8,11 +8,19 @@ from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
 from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
-from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Series
+from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
 
 _TOTALS = (("priority", ""),)
 """With priority scheduling SGLang's scheduler exports each series per priority and once in total, with an empty priority."""
-_RANKS = ("tp_rank", "pp_rank", "dp_rank")
+_SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
+_GROUP = Scope("data-parallel group", copies=_SAME_WORK, groups=("dp_rank",))
+"""A scheduler exports it. Every rank of tensor, context, expert and pipeline parallelism has a scheduler that handles all requests of its
+data-parallel group, so each counts all of them. Which of them export: with ``--enable-metrics-for-all-schedulers`` all; without it the
+first of each group, but decode passes, queueing and stages of requests are counted by all even then (0.5.17 to 0.5.23:
+``batch_result_processor``, ``req_time_stats``). ``tp_rank`` counts through all groups under DP attention, so it says nothing without
+``dp_rank``, which is there with data parallelism only. ``pid`` is on gauges that name no mode for several processes."""
+_ENGINE = Scope("engine", copies=(*_SAME_WORK, "dp_rank"))
+"""The same for all ranks: passes, which all groups make together, and settings. Of shares (use of the cache) the largest counts."""
 _STREAMING = (("is_streaming", "true"),)
 """For other requests SGLang's time to first token is the whole latency. Releases before 0.5.17 have no such label: absent."""
 _BARE_SHARE = 0.02
@@ -179,26 +187,32 @@ METRIC_SCHEMA = MetricSchema(
     counter_snapshot=_counter_snapshot,
     decode_window=_decode_window,
     series=(
-        Series("generated", "sglang:generation_tokens_total"),
-        Series("verify_steps", "sglang:spec_verify_calls_total"),
-        Series("tokens", "sglang:realtime_tokens_total", match=(("mode", "decode"), *_TOTALS)),
-        Series("passes", "sglang:cuda_graph_passes_total", match=(("mode", "decode.*"), *_TOTALS), ranks=_RANKS),
-        Series("block", "sglang:spec_num_draft_tokens", gauge=True),
-        Series("e2e_seconds", "sglang:e2e_request_latency_seconds_sum"),
-        Series("queue_seconds", "sglang:queue_time_seconds_sum", match=_TOTALS),
-        Series("prefill_seconds", "sglang:per_stage_req_latency_seconds_sum", match=(("stage", "prefill_forward"), *_TOTALS)),
-        Series("requests", "sglang:num_requests_total"),
+        Series("generated", "sglang:generation_tokens_total", PROCESS, since=Since.END),
+        Series("verify_steps", "sglang:spec_verify_calls_total", PROCESS, since=Since.END, drafts=True),
+        Series("tokens", "sglang:realtime_tokens_total", _GROUP, match=(("mode", "decode"), *_TOTALS), since=Since.ENTRY),
+        Series("passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode.*"), *_TOTALS), since=Since.ENTRY),
+        Series("block", "sglang:spec_num_draft_tokens", _ENGINE, gauge=True, since=Since.ENTRY, drafts=True),
+        Series("e2e_seconds", "sglang:e2e_request_latency_seconds_sum", PROCESS, since=Since.END),
+        Series("queue_seconds", "sglang:queue_time_seconds_sum", _GROUP, match=_TOTALS, since=Since.ENTRY),
+        Series(
+            "prefill_seconds",
+            "sglang:per_stage_req_latency_seconds_sum",
+            _GROUP,
+            match=(("stage", "prefill_forward"), *_TOTALS),
+            since=Since.ENTRY,
+        ),
+        Series("requests", "sglang:num_requests_total", PROCESS, since=Since.END),
     ),
     evidence=(
-        Series("answers", "sglang:http_responses_total"),
-        Series("error_answers", "sglang:http_responses_total", match=(("endpoint", "/v1/.*|/generate"), ("status_code", "5.."))),
-        Series("prompt", "sglang:prompt_tokens_total"),
-        Series("cached", "sglang:cached_tokens_total"),
+        Series("answers", "sglang:http_responses_total", PROCESS),
+        Series("error_answers", "sglang:http_responses_total", PROCESS, match=(("endpoint", "/v1/.*|/generate"), ("status_code", "5.."))),
+        Series("prompt", "sglang:prompt_tokens_total", PROCESS, since=Since.END),
+        Series("cached", "sglang:cached_tokens_total", PROCESS),
     ),
     histograms=(
-        Series("ttft", "sglang:time_to_first_token_seconds_bucket", match=_STREAMING),
-        Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", match=_STREAMING),
-        Series("latency", "sglang:e2e_request_latency_seconds_bucket"),
+        Series("ttft", "sglang:time_to_first_token_seconds_bucket", PROCESS, match=_STREAMING),
+        Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", PROCESS, match=_STREAMING),
+        Series("latency", "sglang:e2e_request_latency_seconds_bucket", PROCESS, since=Since.END),
     ),
     load_sample_shared=(
         "generated",
@@ -213,12 +227,18 @@ METRIC_SCHEMA = MetricSchema(
         "prompt",
     ),
     load_sample_more=(
-        Series("prefilled", "sglang:realtime_tokens_total", match=(("mode", "prefill_compute"), *_TOTALS)),
-        Series("entered", "sglang:per_stage_req_latency_seconds_count", match=(("stage", "prefill_forward"), *_TOTALS)),
-        Series("bare_passes", "sglang:cuda_graph_passes_total", match=(("mode", "decode_none"), *_TOTALS), ranks=_RANKS),
-        Series("retracted", "sglang:num_retracted_reqs", match=_TOTALS, gauge=True, over="max"),
-        Series("cache_use", "sglang:token_usage", match=_TOTALS, gauge=True, over="max"),
-        Series("waiting", "sglang:num_queue_reqs", match=_TOTALS, gauge=True, over="min"),
+        Series("prefilled", "sglang:realtime_tokens_total", _GROUP, match=(("mode", "prefill_compute"), *_TOTALS), since=Since.ENTRY),
+        Series(
+            "entered",
+            "sglang:per_stage_req_latency_seconds_count",
+            _GROUP,
+            match=(("stage", "prefill_forward"), *_TOTALS),
+            since=Since.ENTRY,
+        ),
+        Series("bare_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode_none"), *_TOTALS), since=Since.ENTRY),
+        Series("retracted", "sglang:num_retracted_reqs", _GROUP, match=_TOTALS, gauge=True, over="max"),
+        Series("cache_use", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True, over="max", since=Since.ENTRY),
+        Series("waiting", "sglang:num_queue_reqs", _GROUP, match=_TOTALS, gauge=True, over="min", since=Since.ENTRY),
     ),
 )
 """``realtime_tokens`` also counts what a request's last step drafted past its end, about nine tokens per request in 0.5.17.

@@ -6,8 +6,13 @@ from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
 from dflash_controller.model.measurement import Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
-from dflash_controller.model.series import CounterWindow, LabelledMetric, Scrape, Series
+from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
 
+_GROUP = Scope("data-parallel group", groups=("engine",))
+"""The engine core of each group exports it once, whatever its tensor and pipeline ranks; ``engine`` is the group's number
+(``v1/metrics/loggers.py``, the same in 0.20 to 0.33)."""
+_ENGINE = Scope("engine", copies=("engine",))
+"""The same for all groups: steps, which they make together. Of shares (use of the cache) the largest counts."""
 _FRACTION = 0.05
 """A mean block farther from a whole number is a mixture of several."""
 
@@ -145,26 +150,26 @@ METRIC_SCHEMA = MetricSchema(
     counter_snapshot=_counter_snapshot,
     decode_window=_decode_window,
     series=(
-        Series("drafts", "vllm:spec_decode_num_drafts_total"),
-        Series("draft_tokens", "vllm:spec_decode_num_draft_tokens_total"),
-        Series("accepted", "vllm:spec_decode_num_accepted_tokens_total"),
-        Series("accepted_at", "vllm:spec_decode_num_accepted_tokens_per_pos_total", by="position"),
-        Series("tokens", "vllm:generation_tokens_total"),
-        Series("step_seconds", "vllm:inter_token_latency_seconds_sum"),
-        Series("request_steps", "vllm:inter_token_latency_seconds_count"),
-        Series("steps", "vllm:iteration_tokens_total_count", ranks=("engine",)),
-        Series("requests", "vllm:request_success_total"),
+        Series("drafts", "vllm:spec_decode_num_drafts_total", _GROUP, since=Since.START, drafts=True),
+        Series("draft_tokens", "vllm:spec_decode_num_draft_tokens_total", _GROUP, since=Since.START, drafts=True),
+        Series("accepted", "vllm:spec_decode_num_accepted_tokens_total", _GROUP, since=Since.START, drafts=True),
+        Series("accepted_at", "vllm:spec_decode_num_accepted_tokens_per_pos_total", _GROUP, by="position", since=Since.START, drafts=True),
+        Series("tokens", "vllm:generation_tokens_total", _GROUP, since=Since.START),
+        Series("step_seconds", "vllm:inter_token_latency_seconds_sum", _GROUP, since=Since.START),
+        Series("request_steps", "vllm:inter_token_latency_seconds_count", _GROUP, since=Since.START),
+        Series("steps", "vllm:iteration_tokens_total_count", _ENGINE, since=Since.START),
+        Series("requests", "vllm:request_success_total", _GROUP, since=Since.START),
     ),
     evidence=(
-        Series("errors", "vllm:request_success_total", match=(("finished_reason", "error"),)),
-        Series("error_answers", "http_requests_total", match=(("handler", "/v1/.*"), ("status", "5.."))),
-        Series("prompt", "vllm:prompt_tokens_total"),
-        Series("cached", "vllm:prompt_tokens_cached_total"),
+        Series("errors", "vllm:request_success_total", _GROUP, match=(("finished_reason", "error"),), since=Since.START),
+        Series("error_answers", "http_requests_total", PROCESS, match=(("handler", "/v1/.*"), ("status", "5.."))),
+        Series("prompt", "vllm:prompt_tokens_total", _GROUP, since=Since.START),
+        Series("cached", "vllm:prompt_tokens_cached_total", _GROUP),
     ),
     histograms=(
-        Series("ttft", "vllm:time_to_first_token_seconds_bucket"),
-        Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket"),
-        Series("latency", "vllm:e2e_request_latency_seconds_bucket"),
+        Series("ttft", "vllm:time_to_first_token_seconds_bucket", _GROUP, since=Since.START),
+        Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket", _GROUP, since=Since.START),
+        Series("latency", "vllm:e2e_request_latency_seconds_bucket", _GROUP, since=Since.START),
     ),
     load_sample_shared=(
         "drafts",
@@ -180,12 +185,12 @@ METRIC_SCHEMA = MetricSchema(
         "requests",
     ),
     load_sample_more=(
-        Series("ended_prompt", "vllm:request_prompt_tokens_sum"),
-        Series("ended_generated", "vllm:request_generation_tokens_sum"),
-        Series("lived_seconds", "vllm:request_decode_time_seconds_sum"),
-        Series("preemptions", "vllm:num_preemptions_total"),
-        Series("cache_use", "vllm:kv_cache_usage_perc", gauge=True, over="max"),
-        Series("waiting", "vllm:num_requests_waiting", gauge=True, over="min"),
+        Series("ended_prompt", "vllm:request_prompt_tokens_sum", _GROUP, since=Since.START),
+        Series("ended_generated", "vllm:request_generation_tokens_sum", _GROUP, since=Since.START),
+        Series("lived_seconds", "vllm:request_decode_time_seconds_sum", _GROUP, since=Since.START),
+        Series("preemptions", "vllm:num_preemptions_total", _GROUP, since=Since.START),
+        Series("cache_use", "vllm:kv_cache_usage_perc", _ENGINE, gauge=True, over="max", since=Since.START),
+        Series("waiting", "vllm:num_requests_waiting", _GROUP, gauge=True, over="min", since=Since.START),
     ),
 )
 """vLLM measures the time to first token inside the engine, so it holds for streaming and other requests alike."""

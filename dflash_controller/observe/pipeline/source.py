@@ -60,6 +60,8 @@ class Round:
     """Pods that gave something this time, be it the first page, which makes no window yet. Pods not asked are in none of these."""
     readings: Mapping[str, Sequence[CounterSnapshot]] = field(default_factory=dict)
     """The counters themselves, oldest first; of pods that are not on trial only where they cost nothing."""
+    names: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Metrics that the pod has, among those that are read, and the histograms that they are parts of."""
     refusal: Refusal | None = None
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     """Short windows of pods that are tuned, oldest first, which do not overlap and were not told before."""

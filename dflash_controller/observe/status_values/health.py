@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.measurement import STALE, Error
+from dflash_controller.model.metric_schema import missing
 from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.observe.pipeline.source import Round, Source, Target
 
@@ -13,6 +15,12 @@ FAILURE_THRESHOLD = 3
 """Rounds in a row that must fail before the verdict turns."""
 
 
+_NAMED = 12
+"""A message names no more metrics than these."""
+_NATIVE = (
+    "Native histograms are in the place of some of them, and those are not read: set always_scrape_classic_histograms in the scrape "
+    "configuration (in a PodMonitor scrapeClassicHistograms), or leave convert_classic_histograms_to_nhcb off."
+)
 NO_READY_PODS = MetricsHealth(False, Reason.NO_PODS, "No engine pod is Ready, so there is nothing to measure.")
 
 
@@ -21,7 +29,11 @@ def verdict(source: Source, targets: Sequence[Target], round_: Round) -> Metrics
     if round_.refusal is not None:
         return MetricsHealth(False, round_.refusal.reason, round_.refusal.message)
     if any(target.uid in round_.answered for target in targets):
-        return MetricsHealth(True, Reason.MEASURED, f"{source.where} answers.")
+        absent, native = incomplete(targets, round_)
+        if not absent:
+            return MetricsHealth(True, Reason.MEASURED, f"{source.where} answers.")
+        message = f"{source.where} lacks metrics of the engines that decisions need: {_listed(absent)}."
+        return MetricsHealth(False, Reason.METRICS_INCOMPLETE, f"{message} {_NATIVE}" if native else message)
     for target in targets:
         source_failure = round_.failures.get(target.uid)
         if isinstance(source_failure, Error):
@@ -31,6 +43,30 @@ def verdict(source: Source, targets: Sequence[Target], round_: Round) -> Metrics
         return MetricsHealth(False, Reason.METRICS_STALE, message)
     message = f"{source.where} has no metrics of the engines: are they switched on, and are the pods scraped?"
     return MetricsHealth(False, Reason.METRICS_MISSING, message)
+
+
+def incomplete(targets: Sequence[Target], round_: Round) -> tuple[tuple[str, ...], bool]:
+    """Metrics that decisions need and that no measured pod of some revision has, and whether native histograms are in the place of some.
+
+    The load, the tuner's samples and the evidence of a trial are all looked at. Pods of one revision are alike, so a pod that has just
+    started says nothing.
+    """
+    revisions: dict[tuple[str, str], list[Target]] = {}
+    for target in targets:
+        if target.uid in round_.answered and target.uid in round_.names:
+            revisions.setdefault((target.engine, target.revision), []).append(target)
+    absent: set[str] = set()
+    present: set[str] = set()
+    for (engine, _), pods in revisions.items():
+        schema = ENGINES[engine].metric_schema
+        absent.update(set.intersection(*(set(missing(schema, round_.names[pod.uid], pod.speculation_on)) for pod in pods)))
+        present.update(*(round_.names[pod.uid] for pod in pods))
+    return tuple(sorted(absent)), any(name.rpartition("_")[0] in present for name in absent)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def source_failure(source: Source, targets: Sequence[Target], round_: Round) -> str | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.measurement import Absent, Value
+from dflash_controller.model.metric_schema import missing
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -21,8 +24,8 @@ MODEL, WORKLOAD = "Qwen3.5-9B", "gsm8k"
 SECONDS = 60.0
 
 
-def engine(name: str, block: int) -> SimulatedEngine:
-    settings = EngineSettings(name, default_release(name), f"Qwen/{MODEL}", "m", 1, block_size=block)
+def engine(name: str, block: int, **changes: Any) -> SimulatedEngine:
+    settings = EngineSettings(name, default_release(name), f"Qwen/{MODEL}", "m", 1, block_size=block, **changes)
     return SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=7)
 
 
@@ -62,6 +65,19 @@ def test_a_closed_loop_is_seen_as_it_is(name: str, block: int, concurrency: int)
     assert got.step_time_s.value == pytest.approx(concurrency * length / told.tokens_per_second, rel=0.06)
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_tensor_ranks_change_no_measurement(everything: bool) -> None:
+    """SGLang exports some or all series once for each of them."""
+    read = []
+    for ranks in (1, 8):
+        simulated = engine("sglang", 16, tensor_parallel=ranks, metrics_of_all_schedulers=everything)
+        before = simulated.page(0.0)
+        closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512)), 8, 0.0, SECONDS)
+        read.append(observed("sglang", before, simulated.page(SECONDS), SECONDS, speculation_on=True))
+    assert read[0] == read[1]
+    assert isinstance(read[0].step_time_s, Value)
+
+
 @pytest.mark.parametrize("name", ["sglang", "vllm"])
 def test_half_idle_traffic_has_the_concurrency_of_its_busy_time(name: str) -> None:
     """A request now and then: about one at a time, however long nothing comes between."""
@@ -81,3 +97,19 @@ def test_a_fresh_engine_has_metrics_and_no_figures(name: str) -> None:
     got = observed(name, simulated.page(0.0), simulated.page(30.0), 30.0, speculation_on=True)
     assert isinstance(got.acceptance_length, Absent)
     assert isinstance(got.concurrency, Absent)
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize("block", [16, 1])
+def test_no_metric_is_missed_at_any_time_of_an_engine_that_is_well(name: str, block: int) -> None:
+    """Fresh, in its first request, and after many."""
+    fresh = engine(name, block)
+    pages = [fresh.page(0.0), fresh.page(30.0)]
+    for seconds in (0.5, SECONDS):
+        simulated = engine(name, block)
+        closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512)), 4, 0.0, seconds)
+        pages.append(simulated.page(seconds))
+    for page in pages:
+        read = read_page(page or "", ENGINES[name].metric_schema)
+        assert read is not None
+        assert missing(ENGINES[name].metric_schema, read.names, block > 1) == ()

@@ -23,6 +23,7 @@ def test_values_are_read_and_lists_split() -> None:
             "DFLASH_ALLOWED_HOST_PATHS": "/mnt/models",
             "DFLASH_PROMETHEUS_URL": "http://prometheus:9090/",
             "DFLASH_PROMETHEUS_MATCHER": "cluster=eu-1,env=prod",
+            "DFLASH_PROMETHEUS_REPLICA_LABELS": "ha_pair, site",
             "DFLASH_VLLM_VERSION": "0.26.0",
             "DFLASH_SGLANG_IMAGE": "registry.example/sglang:{version}",
             "DFLASH_METRICS_WINDOW_SECONDS": "120",
@@ -34,12 +35,18 @@ def test_values_are_read_and_lists_split() -> None:
     assert (settings.namespaces, settings.workers, settings.leader_election) == (("a", "b"), 3, False)
     assert (settings.lease_namespace, settings.lease_name, settings.pod_name) == ("system", "dflash-operator", "pod-1")
     assert (settings.prometheus_url, settings.prometheus_matcher) == ("http://prometheus:9090", {"cluster": "eu-1", "env": "prod"})
+    assert settings.prometheus_replica_labels == ("ha_pair", "site")
     defaults = operator_defaults(settings)
     assert (defaults.versions["vllm"], defaults.host_path_roots) == ("0.26.0", ("/mnt/models",))
     assert defaults.images["sglang"] == "registry.example/sglang:{version}"
     assert "{version}" in defaults.images["vllm"]
     assert metrics_source(settings).where == "Prometheus"
     assert show_settings(settings).window_s == 120.0
+
+
+def test_a_label_of_replicas_must_be_the_name_of_a_label() -> None:
+    with pytest.raises(SettingsError, match="PROMETHEUS_REPLICA_LABELS"):
+        Settings.from_environment({"DFLASH_PROMETHEUS_REPLICA_LABELS": "a) or up, b"})
 
 
 def test_a_short_window_shows_its_values_sooner() -> None:

@@ -36,6 +36,8 @@ class PrometheusSettings:
     """``X-Scope-OrgID`` of Thanos and Mimir."""
     matcher: Mapping[str, str] = field(default_factory=dict)
     """Labels every selected series must have: tells clusters apart in a shared Prometheus."""
+    replica_labels: tuple[str, ...] = ()
+    """Labels in which scrapes of one pod differ, beyond the usual ones (``reduction.SCRAPE_IDENTITY``)."""
     timeout_s: float = 10.0
     retries: int = 2
     """After a 5xx or a connection error; a time-out is not repeated."""

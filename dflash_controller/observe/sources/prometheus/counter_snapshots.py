@@ -14,6 +14,7 @@ from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
 from dflash_controller.observe.sources.prometheus.pages import Pages, newest_pages, past_pages
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class TrialSettings:
 class TrialCounterSnapshots:
     """Asks for the counters of pods on trial, whatever their number with two queries an engine, and once for their past."""
 
-    def __init__(self, client: Prometheus, matcher: Mapping[str, str], settings: TrialSettings | None = None) -> None:
+    def __init__(self, client: Prometheus, selection: Selection, settings: TrialSettings | None = None) -> None:
         self._client = client
-        self._matcher = matcher
+        self._selection = selection
         self._settings = settings or TrialSettings()
         self._attempts: dict[str, int] = {}
         """At the past of each watched pod; ``attempts`` once it is known."""
@@ -59,7 +60,7 @@ class TrialCounterSnapshots:
         return {uid: past.get(uid, ()) + newest.get(uid, ()) for uid in past.keys() | newest.keys()}
 
     async def _newest(self, dialect: MetricSchema, pods: Sequence[Target], now_s: float) -> dict[str, tuple[CounterSnapshot, ...]]:
-        return _readings(dialect, pods, await newest_pages(self._client, self._matcher, dialect, pods, now_s))
+        return _readings(dialect, pods, await newest_pages(self._client, self._selection, dialect, pods, now_s))
 
     async def _histories(self, chosen: Sequence[Target], now_s: float) -> dict[str, tuple[CounterSnapshot, ...]]:
         settings = self._settings
@@ -84,7 +85,7 @@ class TrialCounterSnapshots:
         self, dialect: MetricSchema, pods: Sequence[Target], start_s: float, end_s: float
     ) -> dict[str, tuple[CounterSnapshot, ...]]:
         span = (start_s, end_s, self._settings.step_s)
-        found = await past_pages(self._client, self._matcher, dialect.presence, dialect.counters, dialect.histograms, pods, span)
+        found = await past_pages(self._client, self._selection, dialect.presence, dialect.counters, dialect.histograms, pods, span)
         return _readings(dialect, pods, found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.pipeline.source import Target, choose
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError
 from dflash_controller.observe.sources.prometheus.pages import Pages, past_pages
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.windows import FleetWindows
 
 _log = logging.getLogger(__name__)
@@ -42,9 +43,9 @@ class SpanSettings:
 class Spans:
     """Asks as many queries as an engine has series, every second round, and two for each deployment that is new."""
 
-    def __init__(self, client: Prometheus, matcher: Mapping[str, str], windows: FleetWindows, settings: SpanSettings) -> None:
+    def __init__(self, client: Prometheus, selection: Selection, windows: FleetWindows, settings: SpanSettings) -> None:
         self._client = client
-        self._matcher = matcher
+        self._selection = selection
         self._windows = windows
         self._settings = settings
         self._asked_s: float | None = None
@@ -98,7 +99,7 @@ class Spans:
             dialect, end_s = ENGINES[engine].metric_schema, self._since[key]
             span = (end_s - settings.depth_s, end_s, settings.past_step_s)
             try:
-                pages = await past_pages(self._client, self._matcher, dialect.presence, dialect.load_samples, (), pods, span)
+                pages = await past_pages(self._client, self._selection, dialect.presence, dialect.load_samples, (), pods, span)
             except PrometheusError as error:
                 self._attempts[key] += 1
                 _log.warning("%s: the tuner cannot have its last hour from Prometheus: %s", key, error)

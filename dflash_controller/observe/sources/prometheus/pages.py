@@ -11,30 +11,27 @@ from dflash_controller.model.series import Sample, Scrape, Series, scrape
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Course, Prometheus
-
-_ENDPOINT = ("job", "instance")
-"""What tells apart the endpoints of one pod that are scraped, or one that two jobs scrape: one of them is enough."""
-_RENAMED = "exported_"
-"""Prometheus puts this before an engine's label that the scrape configuration sets too (``endpoint``, of a PodMonitor)."""
+from dflash_controller.observe.sources.prometheus.reduction import POD, RENAMED, Selection, own_labels, scrape_identity
 
 Pages = tuple[tuple[float, Scrape], ...]
 """Time of the scrape (seconds since the epoch) and page, oldest first."""
 
 
 async def newest_pages(
-    client: Prometheus, matcher: Mapping[str, str], dialect: MetricSchema, pods: Sequence[Target], now_s: float
+    client: Prometheus, selection: Selection, dialect: MetricSchema, pods: Sequence[Target], now_s: float
 ) -> dict[str, Pages]:
     """The newest page of each pod, by uid. Raises PrometheusError."""
     names = [(target.namespace, target.pod) for target in pods]
     wanted = needed_metrics((*dialect.counters, *dialect.histograms))
     # Times first: a scrape in between makes samples newer than their time, never a reading that is told twice with other counters.
-    times = await client.query(promql.sample_times(dialect.presence, names, matcher))
-    rows = await client.query(promql.samples(wanted, names, matcher))
+    times = await client.query(promql.sample_times(dialect.presence, names, selection))
+    rows = await client.query(promql.samples(wanted, names, selection))
     return await asyncio.to_thread(
         _pages,
         dialect.counters,
         dialect.histograms,
         pods,
+        selection.replicas,
         [Course(row.labels, ((now_s, row.value),)) for row in times],
         [Course(row.labels, ((now_s, row.value),)) for row in rows],
     )
@@ -42,7 +39,7 @@ async def newest_pages(
 
 async def past_pages(
     client: Prometheus,
-    matcher: Mapping[str, str],
+    selection: Selection,
     presence: str,
     counters: Iterable[Series],
     histograms: Iterable[Series],
@@ -52,32 +49,43 @@ async def past_pages(
     """Pages of a time that is over, by uid; ``span``: its start, its end, and the seconds between looks. Raises PrometheusError."""
     series, buckets = tuple(counters), tuple(histograms)
     names = [(target.namespace, target.pod) for target in pods]
-    times = await client.query_range(promql.sample_times(presence, names, matcher), *span)
-    courses = await client.query_range(promql.samples(needed_metrics((*series, *buckets)), names, matcher), *span)
-    return await asyncio.to_thread(_pages, series, buckets, pods, times, courses)
+    times = await client.query_range(promql.sample_times(presence, names, selection), *span)
+    courses = await client.query_range(promql.samples(needed_metrics((*series, *buckets)), names, selection), *span)
+    return await asyncio.to_thread(_pages, series, buckets, pods, selection.replicas, times, courses)
 
 
 def _pages(
-    series: Sequence[Series], histograms: Sequence[Series], pods: Sequence[Target], times: Sequence[Course], courses: Sequence[Course]
+    series: Sequence[Series],
+    histograms: Sequence[Series],
+    pods: Sequence[Target],
+    replicas: Sequence[str],
+    times: Sequence[Course],
+    courses: Sequence[Course],
 ) -> dict[str, Pages]:
     """A page for each time at which Prometheus had a new sample of the pod, with that sample's time.
 
     Samples from before the pod was Ready are left out: a pod of the same name may have been there.
     """
-    by_endpoint: defaultdict[tuple[str, ...], list[Course]] = defaultdict(list)
+    own = {one.metric: own_labels(one) for one in (*series, *histograms) if own_labels(one)}
+    by_pod: defaultdict[tuple[str, ...], list[Course]] = defaultdict(list)
     for course in courses:
-        by_endpoint[_endpoint(course.labels)].append(course)
-    endpoints: dict[tuple[str, ...], tuple[str, ...]] = {}
-    scraped: dict[tuple[str, ...], Course] = {}
+        by_pod[_pod(course.labels)].append(course)
+    scrapes: dict[tuple[str, ...], Course] = {}
     for course in times:
-        endpoint = _endpoint(course.labels)
-        scraped[endpoint] = course
-        endpoints[endpoint[:2]] = min(endpoint, endpoints.get(endpoint[:2], endpoint))
+        pod, known = _pod(course.labels), scrapes.get(_pod(course.labels))
+        # One scrape of the pod is enough: the one that Prometheus has most of, and of equals always the same.
+        if known is None or _rank(course, replicas) < _rank(known, replicas):
+            scrapes[pod] = course
     found: dict[str, Pages] = {}
     for target in pods:
-        chosen = endpoints.get((target.namespace, target.pod))
-        if chosen is not None:
-            found[target.uid] = tuple(_of_pod(series, histograms, target, scraped[chosen], by_endpoint[chosen]))
+        scraped = scrapes.get((target.namespace, target.pod))
+        if scraped is not None:
+            same = [
+                course
+                for course in by_pod[target.namespace, target.pod]
+                if _same_scrape(course.labels, scraped.labels, own.get(course.labels["__name__"], frozenset()), replicas)
+            ]
+            found[target.uid] = tuple(_of_pod(series, histograms, target, scraped, same))
     return found
 
 
@@ -86,7 +94,7 @@ def _of_pod(
 ) -> Iterable[tuple[float, Scrape]]:
     samples: defaultdict[float, list[Sample]] = defaultdict(list)
     for course in courses:
-        labels = {name.removeprefix(_RENAMED): value for name, value in sorted(course.labels.items(), key=lambda one: _RENAMED in one[0])}
+        labels = {name.removeprefix(RENAMED): value for name, value in sorted(course.labels.items(), key=lambda one: RENAMED in one[0])}
         for at, value in course.points:
             samples[at].append(Sample(labels["__name__"], labels, value))
     last_s = target.ready_at_s
@@ -96,5 +104,17 @@ def _of_pod(
             yield sampled_s, scrape(series, samples[at], histograms)
 
 
-def _endpoint(labels: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(labels.get(name, "") for name in ("namespace", "pod", *_ENDPOINT))
+def _pod(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(labels.get(RENAMED + name) or labels.get(name, "") for name in POD)
+
+
+def _rank(course: Course, replicas: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    return -len(course.points), tuple(course.labels.get(name, "") for name in scrape_identity(replicas))
+
+
+def _same_scrape(labels: Mapping[str, str], scraped: Mapping[str, str], own: frozenset[str], replicas: Sequence[str]) -> bool:
+    """Whether a series is from this scrape. ``own``: labels that the engine sets on it too; the scrape's is then the one that was not
+    renamed, or was overwritten."""
+    return all(
+        labels.get(name, "") == scraped.get(name, "") for name in scrape_identity(replicas) if name not in own or RENAMED + name in labels
+    )

@@ -17,6 +17,7 @@ from dflash_controller.observe.pipeline.source import Round, Target
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialCounterSnapshots, TrialSettings
 from dflash_controller.observe.sources.prometheus.load_samples import Spans, SpanSettings
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.windows import FleetWindows, PodName
 
 _STALE_ROUNDS = 5
@@ -44,9 +45,10 @@ class PrometheusSource:
         self._client = Prometheus(settings)
         self._window_s = window_s
         self._max_age_s = _STALE_ROUNDS * trials.step_s
-        self._windows = FleetWindows(self._client, settings.matcher, parallel)
-        self._trials = TrialCounterSnapshots(self._client, settings.matcher, trials)
-        self._spans = Spans(self._client, settings.matcher, self._windows, spans or SpanSettings(trials.step_s))
+        selection = Selection(settings.matcher, settings.replica_labels)
+        self._windows = FleetWindows(self._client, selection, parallel)
+        self._trials = TrialCounterSnapshots(self._client, selection, trials)
+        self._spans = Spans(self._client, selection, self._windows, spans or SpanSettings(trials.step_s))
         self._wall = wall
 
     async def collect(self, targets: Sequence[Target]) -> Round:
@@ -56,10 +58,12 @@ class PrometheusSource:
         """
         engines = sorted({target.engine for target in targets})
         pods: dict[PodName, CounterWindow] = {}
+        present: dict[PodName, frozenset[str]] = {}
         try:
             for engine in engines:
                 schema = ENGINES[engine].metric_schema
                 pods.update(await self._windows.ask(schema.presence, schema.series, self._window_s))
+                present.update(await self._windows.present(schema))
         except PrometheusError as failure:
             error = Error(str(failure))
             return Round(failures={target.uid: error for target in targets})
@@ -80,7 +84,8 @@ class PrometheusSource:
             error = Error(str(failure))
             failures.update((target.uid, error) for target in targets if target.on_trial)
         spans = await self._spans.collect(targets, self._wall())
-        return Round(windows, failures, frozenset(windows) - failures.keys(), readings, spans=spans)
+        names = {target.uid: present.get((target.namespace, target.pod), frozenset()) for target in targets}
+        return Round(windows, failures, frozenset(windows) - failures.keys(), readings, names, spans=spans)
 
     async def close(self) -> None:
         """Close the connections."""

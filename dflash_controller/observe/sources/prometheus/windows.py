@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from dflash_controller.model.metric_schema import MetricSchema
 from dflash_controller.model.series import CounterWindow, LabelledMetric, Series
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, Row
+from dflash_controller.observe.sources.prometheus.reduction import Selection
+
+_log = logging.getLogger(__name__)
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -17,18 +22,18 @@ PodName = tuple[str, str]
 class FleetWindows:
     """Asks for the increase of series over a window that ends now."""
 
-    def __init__(self, client: Prometheus, matcher: Mapping[str, str], parallel: int = 4) -> None:
+    def __init__(self, client: Prometheus, selection: Selection, parallel: int = 4) -> None:
         self._client = client
-        self._matcher = matcher
+        self._selection = selection
         self._parallel = parallel
 
     async def ask(self, presence: str, series: Iterable[Series], window_s: float) -> dict[PodName, CounterWindow]:
         """A window for each pod that exports ``presence``. Raises PrometheusError where one query fails: half the series would be wrong."""
         wanted = tuple(series)
         slots = asyncio.Semaphore(self._parallel)
-        queries = [promql.movement(one, window_s, self._matcher) for one in wanted]
-        queries.append(promql.coverage(presence, window_s, self._matcher))
-        queries.append(promql.age(presence, self._matcher))
+        queries = [promql.movement(one, window_s, self._selection) for one in wanted]
+        queries.append(promql.coverage(presence, window_s, self._selection))
+        queries.append(promql.age(presence, self._selection))
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._ask(query, slots)) for query in queries]
@@ -52,6 +57,18 @@ class FleetWindows:
             )
             for row in covered
         }
+
+    async def present(self, schema: MetricSchema) -> dict[PodName, frozenset[str]]:
+        """The metrics that each pod has, among those that are read. Empty where that cannot be had, which says nothing."""
+        found: dict[PodName, set[str]] = {}
+        try:
+            rows = await self._client.query(promql.present(schema, self._selection))
+        except PrometheusError as error:
+            _log.warning("whether metrics of the %s engines are missing is not known: %s", schema.engine, error)
+            return {}
+        for row in rows:
+            found.setdefault(_pod(row), set()).add(row.labels.get("__name__", ""))
+        return {pod: frozenset(names) for pod, names in found.items()}
 
     async def _ask(self, query: str, slots: asyncio.Semaphore) -> list[Row]:
         """Rows that are finite: a NaN is no number, and certainly not zero."""

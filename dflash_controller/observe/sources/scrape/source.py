@@ -73,11 +73,13 @@ class Scraper:
         failures: dict[str, Absent | Error] = {}
         readings: dict[str, tuple[CounterSnapshot, ...]] = {}
         spans: dict[str, tuple[Span, ...]] = {}
+        names: dict[str, frozenset[str]] = {}
         for target, (at, answer) in zip(chosen, answers, strict=True):
             ring = self._rings[target.uid]
             if isinstance(answer, Scrape):
                 schema = ENGINES[target.engine].metric_schema
                 ring.add(at, answer)
+                names[target.uid] = answer.names
                 read_at_s = self._wall() - (self._clock() - at)
                 readings[target.uid] = (schema.counter_snapshot(answer, read_at_s, target.speculation_on),)
                 step = ring.step(settings.span_s, settings.max_age_s, schema.load_samples) if target.tuned else None
@@ -88,7 +90,7 @@ class Scraper:
             window = ring.window(self._clock())
             if window is not None and window.age_s <= settings.max_age_s:
                 windows[target.uid] = window
-        return Round(windows, failures, frozenset(self._rings) - failures.keys(), readings, spans=spans)
+        return Round(windows, failures, frozenset(self._rings) - failures.keys(), readings, names, spans=spans)
 
     async def _scrape(self, target: Target, slots: asyncio.Semaphore) -> tuple[float, Scrape | Absent | Error]:
         async with slots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -18,11 +19,12 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA as VLLM
 from dflash_controller.model.measurement import Absent, Error, Value
-from dflash_controller.model.series import LabelledMetric, Series
+from dflash_controller.model.series import PROCESS, LabelledMetric, Scope, Series
 from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.pipeline.source import Target
-from dflash_controller.observe.sources.prometheus import promql
+from dflash_controller.observe.sources.prometheus import promql, reduction
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 
 Answer = Callable[[str], web.Response | Awaitable[web.Response]]
@@ -161,18 +163,63 @@ async def test_a_missing_credential_file_is_an_error_not_a_crash(server: Server)
 
 
 def test_label_values_cannot_leave_their_quotes() -> None:
-    chosen = promql.selector("up", (("mode", "decode.*"),), {"cluster": 'a"} or up{x="\\\n'})
+    chosen = reduction.selector("up", (("mode", "decode.*"),), {"cluster": 'a"} or up{x="\\\n'})
     assert chosen == r'up{cluster="a\"} or up{x=\"\\\n",mode=~"decode.*"}'
 
 
-def test_a_counter_is_summed_over_labels_and_counted_once_per_scrape_job() -> None:
-    series = Series("accepted_at", "m_total", by="position", ranks=("tp_rank",))
-    assert promql.movement(series, 300, {"cluster": "c"}) == (
-        'max by (namespace, pod, position) (sum by (namespace, pod, position, job, tp_rank) (increase(m_total{cluster="c"}[300s])))'
-    )
-    assert promql.movement(Series("block", "g", gauge=True), 300, {}) == "max by (namespace, pod) (g{})"
-    queue = Series("waiting", "w", gauge=True, over="min")
-    assert promql.movement(queue, 60, {}) == "max by (namespace, pod) (min_over_time(w{}[60s]))"
+SCRAPE = ", ".join(reduction.SCRAPE_IDENTITY)
+RANKS = Scope("group", copies=("tp_rank",), groups=("dp_rank",))
+
+
+def steps(query: str) -> list[str]:
+    """Its aggregations, the outermost first, without the labels that identify a scrape."""
+    return re.findall(r"(?:max|sum|min) by \([^)]*\)", query.replace(f", {SCRAPE}", ", SCRAPE"))
+
+
+def movement(series: Series, selection: Selection | None = None) -> str:
+    return promql.movement(series, 300, selection or Selection())
+
+
+def test_rates_come_first_then_ranks_that_do_the_same_work_then_groups_then_scrapes() -> None:
+    query = movement(Series("accepted_at", "m_total", RANKS, by="position"), Selection({"cluster": "c"}))
+    assert 'increase(m_total{cluster="c"}[300s])' in query
+    assert steps(query) == [
+        "max by (namespace, pod, position)",
+        "sum by (namespace, pod, position, SCRAPE)",
+        "max by (namespace, pod, position, SCRAPE, dp_rank)",
+        "sum by (namespace, pod, position, SCRAPE, tp_rank, dp_rank)",
+    ]
+
+
+def test_a_scope_without_ranks_needs_no_step_for_them() -> None:
+    assert steps(movement(Series("a", "m", PROCESS))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE)"]
+    alone = Scope("engine", copies=("engine",))
+    assert steps(movement(Series("a", "m", alone))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE, engine)"]
+    groups = Scope("group", groups=("engine",))
+    assert steps(movement(Series("a", "m", groups))) == ["max by (namespace, pod)", "sum by (namespace, pod, SCRAPE)"]
+
+
+def test_a_level_is_the_largest_of_its_series_but_the_sum_of_its_groups() -> None:
+    assert steps(movement(Series("block", "g", PROCESS, gauge=True)))[1:] == ["max by (namespace, pod, SCRAPE)"]
+    query = movement(Series("waiting", "w", RANKS, gauge=True, over="min"))
+    assert "min_over_time(w[300s])" in query
+    assert steps(query) == [
+        "max by (namespace, pod)",
+        "sum by (namespace, pod, SCRAPE)",
+        "max by (namespace, pod, SCRAPE, dp_rank)",
+        "max by (namespace, pod, SCRAPE, tp_rank, dp_rank)",
+    ]
+
+
+def test_labels_of_the_users_own_replicas_are_part_of_the_scrape() -> None:
+    assert f"sum by (namespace, pod, {SCRAPE}, ha_pair)" in movement(Series("a", "m", PROCESS), Selection(replicas=("ha_pair",)))
+
+
+def test_a_label_that_engine_and_scrape_both_set_is_looked_for_under_either_name() -> None:
+    answers = Series("answers", "m", PROCESS, match=(("endpoint", "/v1/.*"),))
+    query = movement(answers)
+    assert '(increase(m{endpoint=~"/v1/.*"}[300s]) or increase(m{exported_endpoint=~"/v1/.*"}[300s]))' in query
+    assert "endpoint" not in "".join(steps(query.replace(f", {SCRAPE}", ""))), "it is no label of the scrape here"
 
 
 def pod(name: str, engine: str = "vllm", namespace: str = "ns") -> Target:
@@ -185,6 +232,8 @@ def at(name: str, namespace: str = "ns", **labels: str) -> dict[str, str]:
 
 def vllm_server(query: str) -> web.Response:
     """Pods a (old) and b (one minute old) of ours, and x of somebody else; c is unknown to Prometheus."""
+    if query.startswith("group by"):
+        return vector()
     if "min_over_time" in query:
         return vector((at("a"), "329"), (at("b"), "60"), (at("x"), "329"))
     if "timestamp(" in query:
@@ -220,8 +269,9 @@ async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server
     source = PrometheusSource(settings(server, matcher={"cluster": "prod"}))
     await source.collect([pod(f"p{i}", engine) for i in range(500) for engine in ENGINES])
     await source.close()
-    assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 4 <= 26
-    assert all('{cluster="prod"' in query for query in server.queries)
+    assert len(server.queries) == len(VLLM.series) + len(SGLANG.series) + 6 <= 26
+    for query in server.queries:
+        assert all('cluster="prod"' in chosen for chosen in re.findall(r"\w*{[^}]*}", query)), query
 
 
 async def test_one_failing_query_fails_the_round(server: Server) -> None:
@@ -231,6 +281,28 @@ async def test_one_failing_query_fails_the_round(server: Server) -> None:
     await source.close()
     assert got.windows == {}
     assert got.failures == dict.fromkeys(("uid-ns-a", "uid-ns-b"), Error("HTTP status 400: no error type: "))
+
+
+async def test_the_metrics_that_each_pod_has_are_told(server: Server) -> None:
+    def answer(query: str) -> web.Response:
+        if query.startswith("group by"):
+            return vector((at("a", __name__="vllm:generation_tokens_total"), "1"), (at("x", __name__="vllm:prompt_tokens_total"), "1"))
+        return vllm_server(query)
+
+    server.answer = answer
+    source = PrometheusSource(settings(server))
+    got = await source.collect([pod("a"), pod("b")])
+    await source.close()
+    assert got.names == {"uid-ns-a": frozenset({"vllm:generation_tokens_total"}), "uid-ns-b": frozenset()}
+
+
+async def test_a_failing_query_for_what_is_there_fails_nothing_else(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.answer = lambda query: web.Response(status=400, text="{}") if query.startswith("group by") else vllm_server(query)
+    source = PrometheusSource(settings(server))
+    got = await source.collect([pod("a")])
+    await source.close()
+    assert (set(got.windows), got.failures, got.names) == ({"uid-ns-a"}, {}, {"uid-ns-a": frozenset()})
+    assert "whether metrics of the vllm engines are missing is not known" in caplog.text
 
 
 async def test_nothing_is_asked_without_pods(server: Server) -> None:
@@ -276,11 +348,11 @@ async def test_nothing_more_is_asked_where_nothing_is_tuned(server: Server) -> N
     source = PrometheusSource(settings(server))
     assert (await source.collect([pod("a")])).spans == {}
     await source.close()
-    assert len(server.queries) == len(VLLM.series) + 2
+    assert len(server.queries) == len(VLLM.series) + 3
 
 
 async def test_a_failing_query_of_the_tuner_fails_nothing_else(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    server.answer = lambda query: web.Response(status=400, text="{}") if "preemptions" in query else tuned_server(query)
+    server.answer = lambda query: web.Response(status=400, text="{}") if "increase(vllm:num_preemptions" in query else tuned_server(query)
     source = PrometheusSource(settings(server))
     got = await source.collect([replace(pod("a"), tuned=True)])
     await source.close()

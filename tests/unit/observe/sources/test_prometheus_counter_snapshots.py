@@ -20,6 +20,7 @@ from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
+from dflash_controller.observe.sources.prometheus.reduction import Selection
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
@@ -81,6 +82,8 @@ class Server:
         form = {name: str(value) for name, value in (await request.post()).items()}
         endpoint = request.path.rpartition("/")[2]
         self.asked.append((endpoint, form))
+        if form["query"].startswith("group by"):
+            return _answer("vector", [])
         if self.broken == endpoint and (endpoint == "query_range" or "__name__" in form["query"]):
             return web.json_response({"status": "error", "errorType": "execution", "error": "too many samples"}, status=422)
         if "__name__" not in form["query"]:
@@ -100,14 +103,18 @@ class Server:
         return _answer("matrix", [{"metric": dict(labels), "values": values} for labels, values in series.items()])
 
     def _evaluated(self, query: str, now: float) -> list[tuple[dict[str, str], str]]:
-        matchers = {name: pattern.replace("\\\\", "\\") for name, _, pattern in _MATCHER.findall(query)}
-        rows = [row for one in self.scraped for row in one.at(now, matchers)]
+        alternatives = [
+            {name: pattern.replace("\\\\", "\\") for name, _, pattern in _MATCHER.findall(chosen)} for chosen in query.split(" or ")
+        ]
+        rows = [row for one in self.scraped for matchers in alternatives for row in one.at(now, matchers)]
         if query.startswith("timestamp("):
             return [({name: value for name, value in labels.items() if name != "__name__"}, repr(at)) for labels, _, at in rows]
         return [(labels, repr(value)) for labels, value, _ in rows]
 
     def trial_queries(self) -> list[tuple[str, dict[str, str]]]:
-        return [(endpoint, form) for endpoint, form in self.asked if "__name__" in form["query"]]
+        return [
+            (endpoint, form) for endpoint, form in self.asked if "__name__" in form["query"] and not form["query"].startswith("group by")
+        ]
 
 
 def _answer(kind: str, result: object) -> web.Response:
@@ -186,7 +193,10 @@ async def test_only_pods_on_trial_are_asked_for_four_a_revision_and_two_queries_
     await source.collect(fleet)
     asked = [form["query"] for endpoint, form in server.trial_queries() if endpoint == "query"]
     assert len(asked) == 2 * len(ENGINES)
-    assert all(query.count("|p") == 31 and '{cluster="here",' in query for query in asked), "4 of each of 8 revisions"
+    for query in asked:
+        for chosen in query.split(" or "):
+            assert chosen.count("|p") == 31, "4 of each of 8 revisions"
+            assert '{cluster="here",' in chosen
 
 
 async def test_a_sample_that_was_told_is_not_told_again_with_another_time(server: Server, source: PrometheusSource) -> None:
@@ -328,5 +338,45 @@ async def test_an_hour_that_cannot_be_had_is_given_up_and_never_fails_a_round(
 
 
 def test_pod_names_are_matched_literally() -> None:
-    query = promql.samples(("a_total", "b"), [("ns", "demo-0.x"), ("ns2", "demo-1")], {"cluster": "c"})
-    assert query == r'{cluster="c",__name__=~"a_total|b",namespace=~"ns|ns2",pod=~"demo-0\\.x|demo-1"}'
+    query = promql.samples(("a_total", "b"), [("ns", "demo-0.x"), ("ns2", "demo-1")], Selection({"cluster": "c"}))
+    first, *renamed = query.split(" or ")
+    assert first == r'{cluster="c",__name__=~"a_total|b",namespace=~"ns|ns2",pod=~"demo-0\\.x|demo-1"}'
+    assert [re.findall(r"\w+(?==~)", one) for one in renamed] == [
+        ["__name__", "namespace", "exported_pod"],
+        ["__name__", "exported_namespace", "pod"],
+        ["__name__", "exported_namespace", "exported_pod"],
+    ]
+
+
+async def test_of_a_pair_of_prometheus_replicas_one_is_read(server: Server, source: PrometheusSource) -> None:
+    """They differ in an external label only. A sum over both would be twice the counters."""
+    server.scraped = [Scraped(REAL["sglang"], [NOW - 7], pod="new", cluster="here")]
+    alone = (await source.collect([pod("new", "sglang")])).readings["uid-new"]
+    server.scraped = [
+        Scraped(REAL["sglang"], [NOW - 7], pod="new", cluster="here", endpoint="http", prometheus_replica=replica) for replica in "ab"
+    ]
+    assert (await source.collect([pod("new", "sglang")])).readings["uid-new"][-1:] == alone[-1:]
+
+
+async def test_a_federated_scrape_is_the_engines_page(server: Server, source: PrometheusSource) -> None:
+    """The target's labels are those of the federated Prometheus, and the engine pod's own are renamed."""
+    server.scraped = [Scraped(REAL["sglang"], [NOW - 7], pod="new", cluster="here")]
+    alone = (await source.collect([pod("new", "sglang")])).readings["uid-new"]
+    federating = {"namespace": "monitoring", "pod": "prometheus-0", "job": "prometheus", "instance": "10.0.0.9:9090", "endpoint": "web"}
+    renamed = {"exported_namespace": "ns", "exported_pod": "new", "exported_job": "engines", "exported_instance": "10.0.0.1:8000"}
+    server.scraped = [Scraped(REAL["sglang"], [NOW - 7], cluster="here", **federating, **renamed)]
+    found = (await source.collect([pod("new", "sglang")])).readings["uid-new"]
+    assert found[-1:] == alone[-1:]
+    assert alone[-1].failed == 0
+
+
+async def test_labels_that_the_engine_keeps_do_not_split_its_page(server: Server, source: PrometheusSource) -> None:
+    """With honorLabels the engine's own ``endpoint`` stays on its answers, and the target's is on everything else."""
+
+    class Honoured(Scraped):
+        def _labels(self, sample: Sample) -> dict[str, str]:
+            return {"__name__": sample.name, **self._target, **sample.labels}
+
+    server.scraped = [Honoured(REAL["sglang"], [NOW - 7], pod="new", cluster="here", endpoint="http")]
+    *_, reading = (await source.collect([pod("new", "sglang")])).readings["uid-new"]
+    assert reading.failed == 0, "answers are read"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_controller.model.series import LabelledMetric, Scrape, Series
+from dflash_controller.model.series import PROCESS, LabelledMetric, Scrape, Series
 from dflash_controller.observe.sources.scrape.ring import Ring
 
 TOKENS, DRAFTS = LabelledMetric("tokens"), LabelledMetric("drafts")
@@ -104,7 +104,7 @@ def test_no_step_covers_a_gap_or_two_lives() -> None:
 
 
 def test_a_level_of_a_step_is_the_one_its_series_asks_for() -> None:
-    ring, wanted = Ring(300), (Series("use", "u", gauge=True, over="max"), Series("queue", "q", gauge=True, over="min"))
+    ring, wanted = Ring(300), (Series("use", "u", PROCESS, gauge=True, over="max"), Series("queue", "q", PROCESS, gauge=True, over="min"))
     for at, use, queue, block in ((0.0, 0.9, 0.0, 16.0), (30.0, 0.2, 4.0, 8.0)):
         ring.add(at, Scrape({}, {LabelledMetric("use"): use, LabelledMetric("queue"): queue, LabelledMetric("block"): block}))
         step = ring.step(25, 90, wanted)

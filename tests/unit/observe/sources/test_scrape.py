@@ -66,7 +66,8 @@ async def test_two_scrapes_make_a_window(engine: tuple[Engine, int]) -> None:
     clock = Clock()
     scraper = Scraper(clock=clock, wall=lambda: 1.7e9)
     first = await scraper.collect([pod(port)])
-    assert first == Round(answered=frozenset({"u0"}), readings={"u0": (CounterSnapshot(1.7e9, generated_tokens=0.0),)})
+    names = {"u0": frozenset({"vllm:generation_tokens_total"})}
+    assert first == Round(answered=frozenset({"u0"}), readings={"u0": (CounterSnapshot(1.7e9, generated_tokens=0.0),)}, names=names)
     server.handler = server.tokens(900)
     clock.now += 30
     second = await scraper.collect([pod(port)])

@@ -191,6 +191,25 @@ def test_sglang_extra_labels_are_on_every_series_that_names_the_model() -> None:
             assert labels.get("dflash_revision") == ('a"b' if "model_name" in labels else None)
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_sglang_counts_some_things_on_every_tensor_rank_and_everything_if_it_is_asked_to(everything: bool) -> None:
+    simulated = loaded("sglang", tensor_parallel=4, metrics_of_all_schedulers=everything)
+    found = series(simulated)
+
+    def ranks(name: str, **labels: str) -> list[str]:
+        return sorted(dict(key)["tp_rank"] for key in found[name] if set(labels.items()) <= set(key))
+
+    every, first = ["0", "1", "2", "3"], ["0", "1", "2", "3"] if everything else ["0"]
+    assert ranks("sglang:cuda_graph_passes_total", mode="decode_cuda_graph") == every
+    assert ranks("sglang:queue_time_seconds_sum") == every
+    assert ranks("sglang:per_stage_req_latency_seconds_sum", stage="prefill_forward") == every
+    assert ranks("sglang:cuda_graph_passes_total", mode="prefill_cuda_graph") == first
+    assert ranks("sglang:realtime_tokens_total", mode="decode") == first
+    assert ranks("sglang:num_running_reqs") == first
+    assert len({value for name in ("sglang:queue_time_seconds_sum",) for value in found[name].values()}) == 1
+    assert not any("tp_rank" in dict(key) for key in found["sglang:generation_tokens_total"])
+
+
 def test_metrics_that_are_switched_off() -> None:
     assert engine("sglang", metrics_enabled=False).page(0.0) is None
     assert "vllm:" not in (loaded("vllm", metrics_enabled=False).page(25.0) or "vllm:")
