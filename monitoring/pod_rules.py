@@ -100,7 +100,7 @@ def _load() -> list[Rule]:
             tagged(level("sglang:num_queue_reqs", _TOTALS, "dp_rank")),
         ),
         _rule("kv_cache_usage", tagged(level_of("vllm", "cache_use")), tagged(level_of("sglang", "cache_use"))),
-        _rule("startup_seconds", tagged(_startup()), also=("phase",)),
+        _rule("startup_seconds", tagged(_startup()), also=("stage",)),
     ]
 
 
@@ -133,7 +133,7 @@ def _concurrency() -> tuple[str, ...]:
 
 
 def _startup() -> str:
-    return "max by (namespace, pod, phase) (sglang:startup_time_seconds)"
+    return 'max by (namespace, pod, stage) (label_replace(sglang:startup_time_seconds, "stage", "$1", "phase", "(.*)"))'
 
 
 def _requests() -> list[Rule]:

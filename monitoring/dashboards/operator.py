@@ -102,8 +102,8 @@ def _reconciles() -> Rows:
                 "Per second; the series none means no failures.",
                 "ops",
                 Query(
-                    f'{rate("dflash_reconcile_errors_total", "reason")} or on () label_replace(vector(0), "reason", "none", "", "")',
-                    "{{reason}}",
+                    f'{rate("dflash_reconcile_errors_total", "error")} or on () label_replace(vector(0), "error", "none", "", "")',
+                    "{{error}}",
                 ),
                 span=8,
             ).links([runbook("reconcile-errors")]),
@@ -184,8 +184,8 @@ def _process() -> Rows:
                 "The current leader, and the version of each replica.",
                 ["instance"],
                 [
-                    Column("Version", f"group by (instance, version) ({mine('dflash_build_info')})", label="version"),
-                    Column("Leads", f"max by (instance) ({leads})", decimals=0, levels=[(None, "text"), (1.0, "green")]),
+                    Column("Version", mine("dflash_build_info"), label="version"),
+                    Column("Leads", leads, decimals=0, levels=[(None, "text"), (1.0, "green")]),
                 ],
                 span=10,
             ).links([page("Leader election", "reference/operator.md#leader-election")]),

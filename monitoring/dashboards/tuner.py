@@ -5,10 +5,11 @@ from __future__ import annotations
 from grafana_foundation_sdk.models import dashboard as models
 
 from dflash_controller.tuner.policy import LEAST_CONFIDENCE
-from monitoring.dashboards.build import BY, Rows, by_role, dashboard, of, runbook, variables
+from monitoring.dashboards import samples
+from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, dashboard, of, of_stable, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states
 from monitoring.dashboards.phases import TUNER_COLORS, TUNER_STATES, tuner_codes
-from monitoring.dashboards.speculation import MEASURED_SPEED, NO_TUNER, decisions
+from monitoring.dashboards.speculation import NO_TUNER, decisions
 
 UID = "dflash-tuner"
 LATEST = "$__range"
@@ -34,15 +35,15 @@ def latest(metric: str, **labels: str) -> str:
 
 def number(name: str) -> str:
     """Returns the query for one of the numbers of the newest decision."""
-    return f"max by ({BY}) ({latest('dflash:tuner_input', name=name)})"
+    return latest("dflash:tuner_input", name=name)
 
 
 def _now() -> Rows:
     columns = [
-        Column("State", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
-        Column("Reason", f"group by ({BY}, reason) ({of('dflash:tuner_state')})", label="reason"),
+        Column("State", of("dflash:tuner_state"), label="state"),
+        Column("Reason", of("dflash:tuner_state"), label="reason"),
         Column("Active", of("dflash:deployment_block_size"), "none", decimals=0),
-        Column("Recommended", f"max by ({BY}) ({latest('dflash:tuner_recommended_block_size')})", "none", decimals=0),
+        Column("Recommended", latest("dflash:tuner_recommended_block_size"), "none", decimals=0),
         Column("Gain", number("gainPercent"), "percent", decimals=1),
         Column("Confidence", number("confidence"), "percentunit", decimals=0),
         Column("Requests in a step", number("concurrency"), "none", decimals=1),
@@ -56,7 +57,7 @@ def _now() -> Rows:
                 "Decisions",
                 "State of the tuner now, and the numbers of its newest decision; empty if it was off, learning or frozen for the whole"
                 " selected range.",
-                ["namespace", "deployment"],
+                KEYS,
                 columns,
                 span=20,
                 height=8,
@@ -79,7 +80,7 @@ def _choice() -> Rows:
             states(
                 "State",
                 "State of the tuner over time. Frozen: a rollout, a pin or a pause prevents changes.",
-                Query(tuner_codes(), "{{deployment}}"),
+                Query(tuner_codes(), NAME),
                 TUNER_STATES,
                 TUNER_COLORS,
                 span=12,
@@ -89,21 +90,21 @@ def _choice() -> Rows:
                 "If the two differ for long, the gain is too small, the day's changes are used up, or the mode is Advise; the"
                 " decision's reason says which.",
                 "none",
-                Query(of("dflash:deployment_block_size"), "{{deployment}} active"),
-                Query(of("dflash:tuner_recommended_block_size"), "{{deployment}} recommended", dashed=True),
+                Query(of("dflash:deployment_block_size"), f"active {NAME}"),
+                Query(of("dflash:tuner_recommended_block_size"), f"recommended {NAME}", dashed=True),
             ),
             bars(
                 "Predicted speed by block size",
                 "Tokens per second of one replica at the load of the newest decision; block size 1 is speculation off.",
                 "short",
-                Query(latest("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
+                Query(latest("dflash:tuner_predicted_tokens_per_second"), f"{NAME} at {{{{block_size}}}}"),
                 nothing=NO_TUNER,
             ),
             lines(
                 "Predicted speed over time",
                 "The same over time: where lines cross, the load makes another block size the faster one.",
                 "short",
-                Query(of("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
+                Query(of("dflash:tuner_predicted_tokens_per_second"), f"{NAME} at {{{{block_size}}}}"),
                 nothing=NO_TUNER,
             ),
         ],
@@ -112,7 +113,7 @@ def _choice() -> Rows:
 
 def _inputs() -> Rows:
     def numbers(pattern: str) -> Query:
-        return Query(of("dflash:tuner_input", name=pattern), "{{deployment}} {{name}}")
+        return Query(of("dflash:tuner_input", name=pattern), f"{NAME} {{{{name}}}}")
 
     return Rows(
         "Inputs of the decision",
@@ -165,20 +166,24 @@ def _inputs() -> Rows:
 
 
 def _record() -> Rows:
-    used = f"round(max by ({BY}) ({by_role('dflash:revision_block_size_used', 'stable')} or {of('dflash:deployment_block_size')}))"
+    drafted = f"(1 + {samples.ratio('drafted_tokens', 'steps', REVISION_KEYS, least=samples.STEPS)})"
+    used = f"round({of_stable(drafted)} or {of('dflash:deployment_block_size')})"
     at_block = f'count_values by ({BY}) ("block_size", {used})'
-    predicted = f"max by ({BY}) ({of('dflash:tuner_predicted_tokens_per_second')} and on ({BY}, block_size) {at_block})"
-    measured = f"max by ({BY}) ({by_role(MEASURED_SPEED, 'stable')})"
+    # The operator exports both for the same window and load.
+    measured, predicted = (
+        f"max by ({BY}, block_size) ({of(f'dflash:tuner_{what}_tokens_per_second')})" for what in ("measured", "predicted")
+    )
+    accuracy = f"max by ({BY}) ({measured} / ({predicted} > 0) and on ({BY}, block_size) {at_block})"
     changed = f"changes({of('dflash:deployment_block_size')}[1h])"
     return Rows(
         "Accuracy of the predictions",
         [
             lines(
                 "Measured against predicted speed",
-                "Speed of a busy replica ÷ the tuner's prediction for the block size in use at the measured load. 1 is a perfect model;"
-                " after a change it shows whether the predicted gain was reached. No value while a schedule mixes block sizes.",
+                "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. 100 % is a"
+                " perfect model; after a change it shows whether the predicted gain was reached. No value while a schedule mixes block sizes.",
                 "percentunit",
-                Query(f"{measured} / ({predicted} > 0)", "{{deployment}}"),
+                Query(accuracy, NAME),
                 span=8,
                 levels=[(None, "transparent"), (1.0, "green")],
                 nothing=NO_TUNER,
@@ -188,7 +193,7 @@ def _record() -> Rows:
                 "Difference of measured from predicted step times after the last change; 0 before the first. After two large errors in a"
                 " day the tuner is held.",
                 "percent",
-                Query(of("dflash:tuner_input", name="modelErrorPercent"), "{{deployment}}"),
+                Query(of("dflash:tuner_input", name="modelErrorPercent"), NAME),
                 span=8,
                 least=None,
                 nothing=NO_TUNER,
@@ -197,7 +202,7 @@ def _record() -> Rows:
                 "Changes of the block size",
                 "Number in the preceding hour. Several an hour are flapping.",
                 "short",
-                Query(changed, "{{deployment}}"),
+                Query(changed, NAME),
                 span=8,
             ).links([runbook("tuner-flapping")]),
         ],

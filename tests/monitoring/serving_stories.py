@@ -85,7 +85,7 @@ def _replicas() -> list[Story]:
         labels = label_set(type="MetricsAvailable", status="False", reason=reason, **DEPLOYMENT)
         return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*load_samples)}
 
-    serving = {f"dflash_replicas{label_set(state='serving', **DEPLOYMENT)}": gauge((2, 40))}
+    serving = {f"dflash_replicas_serving{label_set(**DEPLOYMENT)}": gauge((2, 40))}
     down = Firing("team/qwen: engine pods without an answer for an hour: 1", DEPLOYMENT)
     blind = Firing("team/qwen: engines serve, but the operator or Prometheus gets no metrics from them", DEPLOYMENT)
     pods = _of_deployment(pods=gauge((None, 30), (2, 10)))
