@@ -183,7 +183,7 @@ def _traffic() -> Rows:
 
 
 def _history() -> Rows:
-    reached = "sum by (phase) (increase(dflash_rollout_phases_total[1h]))"
+    reached = "sum by (phase) (max by (instance, phase) (increase(dflash_rollout_phases_total[1h])))"
     return Rows(
         "History",
         [

@@ -210,9 +210,9 @@ def _speed() -> Rows:
         [
             lines(
                 "Speed by block size: measured and predicted",
-                "Tokens per second of one busy replica by block size. Dashed: the tuner's prediction, both as the mean of two minutes; block"
-                " size 1 is speculation off. The prediction for the active block size should be near the measured line; the tuner recommends"
-                " the highest.",
+                "Tokens per second of one busy replica by block size, mean of two minutes. Dashed: the tuner's prediction for the same"
+                " minutes; block size 1 is speculation off. The prediction for the active block size should be near the measured line; the"
+                " tuner recommends the highest.",
                 "short",
                 Query(f"max by ({BY}, block_size) ({speed})", f"measured {NAME} at {{{{block_size}}}}"),
                 Query(predicted, f"predicted {NAME} at {{{{block_size}}}}", dashed=True),

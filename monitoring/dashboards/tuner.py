@@ -180,8 +180,8 @@ def _record() -> Rows:
         [
             lines(
                 "Measured against predicted speed",
-                "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. 100 % is a"
-                " perfect model; after a change it shows whether the predicted gain was reached. No value while a schedule mixes block sizes.",
+                "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. At 100 % the"
+                " model is exact; after a change it shows whether the predicted gain was reached. No value while a schedule mixes sizes.",
                 "percentunit",
                 Query(accuracy, NAME),
                 span=8,
