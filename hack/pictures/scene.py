@@ -15,6 +15,7 @@ from dflash_controller.engines.releases import TABLE
 from testbed.cluster import Cluster
 from testbed.operator_process import NAMESPACE, OperatorProcess
 from testbed.prometheus import Prometheus
+from testbed.simulator_process import SimulatorProcess
 from testbed.stages import EXIT_AFTER, READY_AFTER
 from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
@@ -112,6 +113,13 @@ class Scene:
             return phase if status.get("observedGeneration") == found["metadata"]["generation"] and phase in phases else None
 
         return wait_until(reached, f"{name} to come to {' or '.join(phases)}", failure_threshold_s, 0.2)
+
+    def break_engines(self, simulator: SimulatorProcess, name: str, faults: Mapping[str, Any]) -> None:
+        """Lets the simulated engines that serve a deployment now misbehave."""
+        selector = f"serving.dflash.io%2Fdeployment%3D{name}"
+        for pod in self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}")["items"]:
+            port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+            simulator.ask("PATCH", f"http://{pod['status']['podIP']}:{port}/sim/faults", faults)
 
     def status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.api.get(self._path(name)).get("status") or {}
