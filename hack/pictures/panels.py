@@ -195,7 +195,8 @@ def _bargauge(axes: Axes, answer: Answer) -> None:
         axes.text(value, row, " " + value_text(value, answer.unit), va="center", fontsize=5.5, color=TEXT)
     axes.set_yticks(range(len(lines)), [answer.legend(line) for line in lines])
     axes.invert_yaxis()
-    axes.set_xlim(0, max([*values, 1e-9]) * 1.15)
+    full = answer.panel.spec["fieldConfig"]["defaults"].get("max")
+    axes.set_xlim(0, max([*values, 1e-9]) * 1.15 if full is None else float(full))
     axes.set_xticks([])
 
 

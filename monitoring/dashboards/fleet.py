@@ -20,7 +20,7 @@ from monitoring.dashboards.build import (
     variables,
 )
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
-from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
+from monitoring.dashboards.phases import PHASE_COLORS, PHASES, TUNER_COLORS, phase_codes
 from monitoring.dashboards.speculation import ACCEPTING
 
 UID = "dflash-fleet"
@@ -73,7 +73,7 @@ def _now() -> Rows:
                 samples.failed_share(()),
                 levels=[(None, "green"), (0.01, "orange"), (0.05, "red")],
                 span=3,
-                nothing=samples.FEW_REQUESTS,
+                nothing=samples.FEW,
             ).links([runbook("requests-failing")]),
             one(
                 "Waiting requests",
@@ -89,13 +89,15 @@ def _now() -> Rows:
 def _deployments() -> Rows:
     ttft = of_stable(samples.quantile("ttft_seconds", "0.95"))
     failed = f"sum_over_time(({of('dflash:deployment_failed_requests:rate2m')})[1h:30s]) * 30"
+    since = of("dflash:condition_since_timestamp_seconds", type="Ready")
+    ready = f'label_join({since}, "ready", ", ", "status", "reason")'
     columns = [
         Column("Engine", of("dflash:revision_pods"), label="engine"),
-        Column("Phase", of("dflash:rollout_phase"), label="phase"),
+        Column("Phase", of("dflash:rollout_phase"), label="phase", colors=PHASE_COLORS),
         Column("Stable", of("dflash:revision_info", role="stable"), label="revision"),
         Column("Block size", of("dflash:deployment_block_size"), decimals=0),
-        Column("Tuner", of("dflash:tuner_state"), label="state"),
-        Column("Ready", of("dflash:condition_since_timestamp_seconds", type="Ready"), label="reason"),
+        Column("Tuner", of("dflash:tuner_state"), label="state", colors=TUNER_COLORS),
+        Column("Ready", ready, label="ready"),
         Column("Desired", of("dflash:replicas_desired"), decimals=0),
         Column("Serving", of("dflash:replicas_serving"), decimals=0),
         Column(
@@ -113,8 +115,8 @@ def _deployments() -> Rows:
     ]
     table = rows(
         "Deployments",
-        "One row per deployment; Ready shows the reason of that condition. Acceptance length is tokens per verify step over the last two"
-        " minutes; red is a collapsed drafter. Acceptance, latency and the share of failed requests are empty with little traffic; the"
+        "One row per deployment; Ready shows status and reason of that condition. Acceptance length is tokens per verify step over the"
+        " last two minutes; red is a collapsed drafter. Acceptance, latency and the share of failed requests are empty with little traffic; the"
         " number of failed requests in the last hour never is.",
         KEYS,
         columns,

@@ -111,8 +111,8 @@ def _reconciles() -> Rows:
                 "Time of a reconcile", "From a snapshot to the last write.", "s", *quantiles("dflash_reconcile_duration_seconds"), span=8
             ),
             lines(
-                "Failed reconciles by reason",
-                "Per second; the series none means no failures.",
+                "Failed reconciles by error",
+                "Per second by kind of error; the series none means no failures.",
                 "ops",
                 Query(
                     f'{rate("dflash_reconcile_errors_total", "error")} or on () label_replace(vector(0), "error", "none", "", "")',

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from grafana_foundation_sdk.builders import bargauge, common, heatmap, prometheus, stat, statetimeline, table, timeseries, xychart
 from grafana_foundation_sdk.builders import dashboard as builders
@@ -47,6 +47,8 @@ class Column:
     label: str = ""
     decimals: int | None = None
     levels: Levels = ()
+    colors: Mapping[str, str] = field(default_factory=dict)
+    """Colors of words that the column shows."""
 
     @property
     def field(self) -> str:
@@ -253,6 +255,10 @@ def rows(
             wanted.append(models.DynamicConfigValue("decimals", column.decimals))
         if column.levels:
             wanted.append(models.DynamicConfigValue("thresholds", _thresholds(column.levels).build().to_json()))
+        if column.colors:
+            words = {word: {"color": color, "index": place} for place, (word, color) in enumerate(column.colors.items())}
+            wanted.append(models.DynamicConfigValue("mappings", [{"type": "value", "options": words}]))
+        if column.levels or column.colors:
             wanted.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
         panel.override_by_name(column.title, wanted)
     for name, link in (links or {}).items():
@@ -261,9 +267,17 @@ def rows(
 
 
 def bars(
-    title: str, description: str, unit: str, query: Query, *, span: int = 12, levels: Levels = (), nothing: str = ""
+    title: str,
+    description: str,
+    unit: str,
+    query: Query,
+    *,
+    span: int = 12,
+    levels: Levels = (),
+    most: float | None = None,
+    nothing: str = "",
 ) -> bargauge.Panel:
-    """Returns a panel with one bar for the current value of each series."""
+    """Returns a panel with one bar for the current value of each series. ``most`` is a full bar; by default the largest value is."""
     panel = (
         bargauge.Panel()
         .title(title)
@@ -279,6 +293,8 @@ def bars(
         .height(HEIGHT)
         .span(span)
     )
+    if most is not None:
+        panel.max(most)
     return panel.no_value(nothing) if nothing else panel
 
 

@@ -12,6 +12,7 @@ from monitoring.dashboards.speculation import LIMITS, decisions
 
 UID = "dflash-rollout"
 SIDES = f"{NAME} {{{{role}}}} {{{{revision}}}}"
+VERDICT_COLORS = {"Successful": "green", "Failed": "red", "Inconclusive": "yellow", "Error": "orange"}
 FROM = "from ten requests on, once a revision was scraped for two minutes"
 
 
@@ -65,7 +66,7 @@ def _now() -> Rows:
                 "percentunit",
                 f"max({share()})",
                 span=7,
-                nothing=samples.FEW_REQUESTS,
+                nothing=samples.FEW,
             ),
             one(
                 "Failed on the candidate",
@@ -85,7 +86,7 @@ def _verdicts() -> Rows:
         "The newest rollout of each deployment, and its stable revision.",
         KEYS,
         [
-            Column("Phase", of("dflash:rollout_phase"), label="phase"),
+            Column("Phase", of("dflash:rollout_phase"), label="phase", colors=PHASE_COLORS),
             Column("Stable", of("dflash:revision_info", role="stable"), label="revision"),
             Column("Revisions", f"count by ({BY}) ({of('dflash:revision_info')})", decimals=0),
             Column("Pods", of("dflash:deployment_pods"), decimals=0),
@@ -98,11 +99,12 @@ def _verdicts() -> Rows:
 
     verdicts = rows(
         "Verdicts",
-        "The metrics that judge the candidate of the newest rollout, each in its own unit; the limit is how far the candidate may be"
-        " from stable. Empty until the first rollout.",
+        "The metrics that judge the candidate of the newest rollout, with the values compared: speeds in tokens per second, ttft and"
+        " latency in seconds, errors in per cent. The limit is how far the candidate may be from stable, in per cent (errors: points)."
+        " Inconclusive: the samples do not suffice for a verdict. Empty until the first rollout.",
         (*KEYS, "metric"),
         [
-            Column("Verdict", of("dflash:rollout_verdict"), label="verdict"),
+            Column("Verdict", of("dflash:rollout_verdict"), label="verdict", colors=VERDICT_COLORS),
             side("candidate"),
             side("stable"),
             side("limit"),
@@ -196,8 +198,8 @@ def _history() -> Rows:
                 span=12,
             ),
             lines(
-                "Phases reached by all rollouts",
-                "Number in the preceding hour, over all deployments of all operators.",
+                "Phases reached, all deployments",
+                "Number in the preceding hour, over all deployments of all operators; not only the selected ones.",
                 "short",
                 Query(f'{reached} or on () label_replace(vector(0), "phase", "none", "", "")', "{{phase}}"),
                 span=12,

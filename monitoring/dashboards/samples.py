@@ -20,6 +20,8 @@ REQUESTS = 10
 STEPS = 50
 """Minimum verify or decode steps in the window: about one answer of 200 tokens."""
 FEW_REQUESTS = f"Fewer than {REQUESTS} requests in two minutes"
+FEW = f"< {REQUESTS} requests"
+"""The same in a panel that shows one number."""
 NO_TRAFFIC = "No traffic"
 
 REVISION = ", ".join(REVISION_KEYS)

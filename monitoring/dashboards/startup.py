@@ -10,6 +10,8 @@ from monitoring.pod_rules import DEPLOYMENT_LABEL
 
 UID = "dflash-startup"
 STEP_S = 15
+MOST_PODS = 15
+"""Pods in a panel with one bar for each."""
 REVISIONS = 'revision=~"$revision"'
 NO_PHASES = "SGLang 0.5.17 and later export their phases; vLLM does not"
 
@@ -107,12 +109,13 @@ def _pods() -> Rows:
                 "percentunit",
                 Query(f"{of('dflash:startup_seconds')} / {of('dflash:startup_budget_seconds')}", NAME),
                 levels=[(None, "blue"), (0.8, "red")],
+                most=1.0,
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Time without an answer, by pod",
-                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure.",
+                f"Seconds in the selected range in which a pod ran and did not answer: its start and every later failure. The {MOST_PODS} longest.",
                 "s",
-                Query(seconds_unanswered(), "{{namespace}}/{{pod}}"),
+                Query(f"topk({MOST_PODS}, {seconds_unanswered()})", "{{namespace}}/{{pod}}"),
             ),
             bars(
                 "Time in each phase",

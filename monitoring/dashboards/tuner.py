@@ -40,7 +40,7 @@ def number(name: str) -> str:
 
 def _now() -> Rows:
     columns = [
-        Column("State", of("dflash:tuner_state"), label="state"),
+        Column("State", of("dflash:tuner_state"), label="state", colors=TUNER_COLORS),
         Column("Reason", of("dflash:tuner_state"), label="reason"),
         Column("Active", of("dflash:deployment_block_size"), "none", decimals=0),
         Column("Recommended", latest("dflash:tuner_recommended_block_size"), "none", decimals=0),
@@ -56,14 +56,14 @@ def _now() -> Rows:
             rows(
                 "Decisions",
                 "State of the tuner now, and the numbers of its newest decision; empty if it was off, learning or frozen for the whole"
-                " selected range.",
+                " selected range. Gain and confidence are 0 if the active block size is the best one.",
                 KEYS,
                 columns,
                 span=20,
                 height=8,
             ),
             one(
-                "Held",
+                "Tuners held",
                 "Deployments whose tuner cannot decide, because metrics or replicas are missing or its predictions were wrong.",
                 "short",
                 f"count({held}) or vector(0)",
