@@ -116,8 +116,8 @@ def _deployments() -> Rows:
     table = rows(
         "Deployments",
         "One row per deployment; Ready shows status and reason of that condition. Acceptance length is tokens per verify step over the"
-        " last two minutes; red is a collapsed drafter. Acceptance, latency and the share of failed requests are empty with little traffic; the"
-        " number of failed requests in the last hour never is.",
+        " last two minutes; red is a collapsed drafter. Acceptance, latency and the share of failed requests are empty with little traffic;"
+        " the number of failed requests in the last hour never is.",
         KEYS,
         columns,
         links={"Deployment": drill_down("Its speculation", "dflash-speculation"), "Phase": drill_down("Its rollout", "dflash-rollout")},

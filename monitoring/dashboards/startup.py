@@ -113,7 +113,8 @@ def _pods() -> Rows:
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Time without an answer, by pod",
-                f"Seconds in the selected range in which a pod ran and did not answer: its start and every later failure. The {MOST_PODS} longest.",
+                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure; the"
+                f" {MOST_PODS} pods with most.",
                 "s",
                 Query(f"topk({MOST_PODS}, {seconds_unanswered()})", "{{namespace}}/{{pod}}"),
             ),
