@@ -100,6 +100,11 @@ def of_stable(expr: str) -> str:
     return f"max by ({BY}) ({expr} {in_role('stable')})"
 
 
+def deployments(expr: str) -> str:
+    """Returns the number of deployments that an expression has series of; 0 without any. Two operators may tell of one of them."""
+    return f"count(group by ({BY}) ({expr})) or vector(0)"
+
+
 def appeared(metric: str, what: str, *matchers: str) -> str:
     """Selects series that began within the last minute, of deployments that are older than that."""
     now, labels = of(metric, *matchers), f"{BY}, {what}"

@@ -13,6 +13,7 @@ from monitoring.dashboards.build import (
     Rows,
     by_role,
     dashboard,
+    deployments,
     drill_down,
     of,
     of_stable,
@@ -45,12 +46,14 @@ def _now() -> Rows:
     return Rows(
         "Now",
         [
-            one("Deployments known", "DFlashDeployments that the operator knows.", "short", f"count({of('dflash:rollout_phase')})", span=3),
+            one(
+                "Deployments known", "DFlashDeployments that the operator knows.", "short", deployments(of("dflash:rollout_phase")), span=3
+            ),
             one(
                 "Needs attention",
                 "Deployments whose rollout is Held or was rolled back. The stable revision still serves.",
                 "short",
-                f"count({needy}) or vector(0)",
+                deployments(needy),
                 levels=_GOOD_IF_ZERO,
                 span=3,
             ).links([runbook("rollout-held")]),

@@ -5,7 +5,20 @@ from __future__ import annotations
 from grafana_foundation_sdk.models import dashboard as models
 
 from monitoring.dashboards import samples
-from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, by_role, dashboard, in_role, of, runbook, variables
+from monitoring.dashboards.build import (
+    BY,
+    KEYS,
+    NAME,
+    REVISION_KEYS,
+    Rows,
+    by_role,
+    dashboard,
+    deployments,
+    in_role,
+    of,
+    runbook,
+    variables,
+)
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
 from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
 from monitoring.dashboards.speculation import LIMITS, decisions
@@ -47,7 +60,7 @@ def _now() -> Rows:
                 "In progress",
                 "Rollouts that have not finished.",
                 "short",
-                f"count({running}) or vector(0)",
+                deployments(running),
                 levels=[(None, "text"), (1.0, "blue")],
                 span=5,
             ),
@@ -55,7 +68,7 @@ def _now() -> Rows:
                 "Needs attention",
                 "Rollouts that are Held or were rolled back; see the verdicts below.",
                 "short",
-                f"count({needy}) or vector(0)",
+                deployments(needy),
                 levels=[(None, "green"), (1.0, "orange")],
                 span=5,
             ).links([runbook("rollout-held")]),
@@ -88,7 +101,7 @@ def _verdicts() -> Rows:
         [
             Column("Phase", of("dflash:rollout_phase"), label="phase", colors=PHASE_COLORS),
             Column("Stable", of("dflash:revision_info", role="stable"), label="revision"),
-            Column("Revisions", f"count by ({BY}) ({of('dflash:revision_info')})", decimals=0),
+            Column("Revisions", f"count by ({BY}) (group by ({samples.REVISION}) ({of('dflash:revision_info')}))", decimals=0),
             Column("Pods", of("dflash:deployment_pods"), decimals=0),
         ],
         span=9,

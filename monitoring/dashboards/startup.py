@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from monitoring.dashboards.build import BY, NAME, POD_KEYS, Rows, dashboard, of, runbook, variables
+from monitoring.dashboards.build import BY, NAME, POD_KEYS, Rows, dashboard, deployments, of, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows
 from monitoring.pod_rules import DEPLOYMENT_LABEL
 
@@ -61,7 +61,7 @@ def _now() -> Rows:
                 "Waiting for weights",
                 "Rollouts in phase Preparing: weights are being downloaded, or the maintenance window is closed.",
                 "short",
-                f"count({of('dflash:rollout_phase', phase='Preparing')}) or vector(0)",
+                deployments(of("dflash:rollout_phase", phase="Preparing")),
                 levels=[(None, "green"), (1.0, "blue")],
                 span=6,
             ),

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dflash_controller.tuner.policy import LEAST_CONFIDENCE
 from monitoring.dashboards import samples
-from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, dashboard, of, of_stable, runbook, variables
+from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, dashboard, deployments, of, of_stable, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states
 from monitoring.dashboards.phases import TUNER_COLORS, TUNER_STATES, tuner_codes
 from monitoring.dashboards.speculation import NO_TUNER, decisions
@@ -66,7 +66,7 @@ def _now() -> Rows:
                 "Tuners held",
                 "Deployments whose tuner cannot decide, because metrics or replicas are missing or its predictions were wrong.",
                 "short",
-                f"count({held}) or vector(0)",
+                deployments(held),
                 levels=[(None, "green"), (1.0, "orange")],
             ).links([runbook("tuner-held")]),
         ],

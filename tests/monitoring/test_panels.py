@@ -103,6 +103,17 @@ def test_a_single_number_comes_from_a_single_series(panel: Panel, answers: Answe
     assert len(answers.query(query.filled(VARIABLES), CROWD)) == 1, query.expr
 
 
+def test_a_deployment_of_which_two_operators_tell_counts_once(answers: Answers) -> None:
+    counted = [
+        panel for panel in NUMBERS if "dflash:rollout_phase" in panel.queries[0].expr or "dflash:tuner_state" in panel.queries[0].expr
+    ]
+    assert len(counted) >= 6
+    most = len(worlds.NAMESPACES) * len(worlds.DEPLOYMENTS)
+    found = {panel.title: [value for _, value in answers.query(panel.queries[0].filled(VARIABLES), CROWD)] for panel in counted}
+    assert found["Deployments known"] == [most]
+    assert all(values in ([0.0], [most]) for values in found.values()), found
+
+
 LINES = [panel for panel in PANELS if panel.kind in ("timeseries", "bargauge", "state-timeline", "heatmap")]
 
 
