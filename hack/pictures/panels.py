@@ -201,7 +201,7 @@ def _bargauge(axes: Axes, answer: Answer) -> None:
     axes.set_yticks(range(len(lines)), [answer.legend(line) for line in lines])
     axes.invert_yaxis()
     full = answer.panel.spec["fieldConfig"]["defaults"].get("max")
-    axes.set_xlim(0, max([*values, 1e-9]) * 1.15 if full is None else float(full))
+    axes.set_xlim(0, (max([*values, 1e-9]) if full is None else float(full)) * 1.15)
     axes.set_xticks([])
 
 
