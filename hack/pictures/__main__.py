@@ -39,7 +39,7 @@ LOW, MIDDLE, HIGH = 1, 8, 32
 """Concurrent requests per replica. Block size 16 is best for the first value, 8 for the last."""
 IMPATIENT = {
     metric: gate | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {})
-    for metric, gate in each_gate(window="150s", interval="1s").items()
+    for metric, gate in each_gate(window="135s", interval="1s").items()
 }
 """Gates that judge a candidate in few minutes and so have wide limits. A ratio of a revision is shown from its third minute on."""
 GOOD, BROKEN = "b" * 40, "c" * 40
@@ -99,7 +99,7 @@ def play(scene: Scene, simulator: SimulatorProcess) -> dict[str, float]:
     with step("A good drafter for both"):
         scene.change_drafter(GOOD)
         scene.wait_series("both candidates observed for the window", _OBSERVED, len(scene.traffic))
-        time.sleep(10)
+        time.sleep(5)
         moments["rollout"] = time.time()
         for name in scene.traffic:
             say(f"{name}: {scene.wait_phase(name, 'Completed', 'RolledBack', 'Held')}")
