@@ -39,9 +39,9 @@ LOW, MIDDLE, HIGH = 1, 8, 32
 """Concurrent requests per replica. Block size 16 is best for the first value, 8 for the last."""
 IMPATIENT = {
     metric: gate | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {})
-    for metric, gate in each_gate(window="135s", interval="1s").items()
+    for metric, gate in each_gate(window="5s", interval="1s").items()
 }
-"""Gates that judge a candidate in few minutes and so have wide limits. A ratio of a revision is shown from its third minute on."""
+"""Gates that judge a candidate within seconds of its warm-up and so have wide limits."""
 GOOD, BROKEN = "b" * 40, "c" * 40
 _OBSERVED = (
     f"count by (deployment) (dflash:revision_pods offset {WINDOW_S}s"

@@ -12,6 +12,7 @@ from typing import Any, Self
 import yaml
 
 from dflash_controller.engines.releases import TABLE
+from monitoring.dashboards.samples import WINDOW_S
 from testbed.cluster import Cluster
 from testbed.operator_process import NAMESPACE, OperatorProcess
 from testbed.prometheus import Prometheus
@@ -26,7 +27,15 @@ MODEL = "Qwen/Qwen3.5-9B"
 ENGINES: Mapping[str, tuple[str, str]] = {"chat": ("sglang", TABLE["sglang"].default), "code": ("vllm", TABLE["vllm"].default)}
 """Engine and release of each deployment."""
 REPLICAS = 2
-SETTINGS = {"scrape_seconds": "2", "metrics_window_seconds": "16", "warm_up_seconds": "2", "tuning_seconds": "2", "log_format": "text"}
+_WARM_UP_S = WINDOW_S + 10
+"""A candidate is judged after this time, when its ratios can be seen."""
+SETTINGS = {
+    "scrape_seconds": "2",
+    "metrics_window_seconds": "16",
+    "warm_up_seconds": str(_WARM_UP_S),
+    "tuning_seconds": "2",
+    "log_format": "text",
+}
 _MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=200, stream=0.5)
 _PATIENCE_S = 180.0
 
