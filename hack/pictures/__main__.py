@@ -169,6 +169,8 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
     wide, deep = grid["w"] * INCH, grid["h"] * ROW_INCH
     margins = {"stat": (0.05, 0.05), "table": (0.1, 0.05), "bargauge": (1.6, 0.1), "state-timeline": (0.9, 0.45)}
     at_left, below = margins.get(answer.panel.kind, (0.55, 0.62))
+    if answer.panel.kind == "bargauge":
+        at_left = max([at_left, *(0.055 * len(answer.legend(line)) for line in answer.lines)])
     right = 0.55 if answer.panel.kind == "heatmap" else 0.2
     box = (left + at_left, height - top - deep + below, wide - at_left - right, deep - below - 0.28)
     axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))

@@ -229,6 +229,8 @@ def _table(axes: Axes, answer: Answer) -> None:
     for head, properties in units.items():
         for mapping in (item["value"] for item in properties if item["id"] == "mappings"):
             colors |= {(head, word): str(shown["color"]) for word, shown in mapping[0]["options"].items()}
+    order = [by["displayName"] for by in answer.panel.spec["options"].get("sortBy", ())]
+    found.sort(key=lambda row: [row.get(name, "") for name in order])
     cells = [[row.get(head, "") for head in heads] for row in found[:MOST_ROWS]]
     widths = [max(len(text) for text in (head, *(row[place] for row in cells))) + 2 for place, head in enumerate(heads)]
     made = axes.table(

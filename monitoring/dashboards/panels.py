@@ -223,10 +223,11 @@ def rows(
     columns: Sequence[Column],
     *,
     links: Mapping[str, dict[str, object]] | None = None,
+    order: str = "",
     span: int = 24,
     height: int = HEIGHT,
 ) -> table.Panel:
-    """Returns a table with one row for each set of ``keys``. ``links`` belong to the cells of a column.
+    """Returns a table with one row for each set of ``keys``, sorted by the column ``order``. ``links`` belong to the cells of a column.
 
     Grafana's merge splits a row where queries differ in the value of a label that they share. So every query is aggregated by exactly the
     keys, and a column that shows a label gives it a name of its own. Raises ValueError if two columns would have one name.
@@ -263,6 +264,8 @@ def rows(
         panel.override_by_name(column.title, wanted)
     for name, link in (links or {}).items():
         panel.override_by_name(name, [models.DynamicConfigValue("links", [link])])
+    if order:
+        panel.sort_by([common.TableSortByFieldState().display_name(order).desc(False)])
     return panel
 
 

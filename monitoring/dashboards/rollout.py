@@ -122,6 +122,7 @@ def _verdicts() -> Rows:
             side("stable"),
             side("limit"),
         ],
+        order="Verdict",  # errors and failures come first
         span=15,
     )
     return Rows("Verdicts", [phase.links([runbook("rollout-stuck")]), verdicts.links([runbook("rollout-rolled-back")])])

@@ -10,8 +10,11 @@ from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, das
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states
 from monitoring.dashboards.phases import TUNER_COLORS, TUNER_STATES, tuner_codes
 from monitoring.dashboards.speculation import NO_TUNER, decisions
+from monitoring.engine_queries import RATE_WINDOW
 
 UID = "dflash-tuner"
+MOST_MOVED = 1.25
+"""A load is steady if the largest prediction within two minutes is at most this multiple of the smallest."""
 LATEST = "$__range"
 """Time range in which the latest number of the tuner is searched: it exports none while a rollout freezes it."""
 
@@ -36,6 +39,16 @@ def latest(metric: str, **labels: str) -> str:
 def number(name: str) -> str:
     """Returns the query for one of the numbers of the newest decision."""
     return latest("dflash:tuner_input", name=name)
+
+
+def steady() -> str:
+    """Returns the predictions that moved little in the last minutes.
+
+    While the load jumps, the speeds of the tuner's window and the load of the prediction are some samples apart, and their quotient says
+    nothing about the model.
+    """
+    predicted = of("dflash:tuner_predicted_tokens_per_second")
+    return f"(max_over_time({predicted}[{RATE_WINDOW}]) <= {MOST_MOVED} * min_over_time({predicted}[{RATE_WINDOW}]))"
 
 
 def _now() -> Rows:
@@ -173,7 +186,7 @@ def _record() -> Rows:
     measured, predicted = (
         f"max by ({BY}, block_size) ({of(f'dflash:tuner_{what}_tokens_per_second')})" for what in ("measured", "predicted")
     )
-    accuracy = f"max by ({BY}) ({measured} / ({predicted} > 0) and on ({BY}, block_size) {at_block})"
+    accuracy = f"max by ({BY}) ({measured} / ({predicted} > 0) and on ({BY}, block_size) {at_block} and on ({BY}, block_size) {steady()})"
     changed = f"changes({of('dflash:deployment_block_size')}[1h])"
     return Rows(
         "Accuracy of the predictions",
@@ -181,7 +194,8 @@ def _record() -> Rows:
             lines(
                 "Measured against predicted speed",
                 "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. At 100 % the"
-                " model is exact; after a change it shows whether the predicted gain was reached. No value while a schedule mixes sizes.",
+                " model is exact; after a change it shows whether the predicted gain was reached. No value while"
+                " the load changes fast or a schedule mixes sizes.",
                 "percentunit",
                 Query(accuracy, NAME),
                 span=8,

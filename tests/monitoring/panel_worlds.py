@@ -109,6 +109,16 @@ def newcomer(end: float) -> Iterator[Recorded]:
     yield from _serving(end, "rnew", "candidate", STEP_S, rate=SAMPLES_PER_S, failed=1.0, measured=1.0)
 
 
+def ramp(end: float) -> Iterator[Recorded]:
+    """The load of one deployment jumps half a minute ago, and the measured speed follows later; the load of the other is steady."""
+    for deployment, now, measured in (("chat", 3600.0, 700.0), ("code", 600.0, 570.0)):
+        own = {"namespace": NAMESPACES[0], "deployment": deployment}
+        predicted = {at: now if at > end - STEP_S else 600.0 for at in _times(end, SPAN_S)}
+        yield Recorded("dflash:tuner_predicted_tokens_per_second", own | {"block_size": "16"}, predicted)
+        yield _level("dflash:tuner_measured_tokens_per_second", own | {"block_size": "16"}, end, value=measured)
+        yield _level("dflash:deployment_block_size", own, end, value=16.0)
+
+
 def trickle(end: float) -> Iterator[Recorded]:
     """One request in two minutes, of one revision, for long. It failed."""
     yield from _serving(end, "rold", "stable", SPAN_S, rate=1 / 120, failed=1.0, measured=1.0)

@@ -34,13 +34,19 @@ OF_NO_COUNT = {"Tokens per second of a pod": "a rate of each pod, which idle tim
 """Panels with a quotient that may have a value without traffic, and why."""
 
 END = time.time() // 7200 * 7200 - 86400
-CROWD, NEWCOMER, TRICKLE, ONCE = (END + 7200 * place for place in range(4))
+CROWD, NEWCOMER, TRICKLE, ONCE, RAMP = (END + 7200 * place for place in range(5))
 """The time at which each world is looked at."""
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    series = [*worlds.crowd(CROWD), *worlds.newcomer(NEWCOMER), *worlds.trickle(TRICKLE), *worlds.operators(ONCE, ("servicemonitor",))]
+    series = [
+        *worlds.crowd(CROWD),
+        *worlds.newcomer(NEWCOMER),
+        *worlds.trickle(TRICKLE),
+        *worlds.ramp(RAMP),
+        *worlds.operators(ONCE, ("servicemonitor",)),
+    ]
     with prometheus(series, tmp_path_factory.mktemp("panels")) as running:
         yield running
 
@@ -232,6 +238,12 @@ def test_predictions_are_compared_over_the_window_of_the_measurement() -> None:
                 assert len(averaged) == query.expr.count(PREDICTION), query.expr
             elif PREDICTION in query.expr:
                 assert "replica_speed" not in query.expr, "two measurements of one speed"
+
+
+def test_a_load_that_jumps_is_no_error_of_the_predictions(answers: Answers) -> None:
+    [query] = [query for panel in PANELS if panel.title == "Measured against predicted speed" for query in panel.queries]
+    found = {labels["deployment"]: value for labels, value in answers.query(query.filled(VARIABLES), RAMP)}
+    assert found == {"code": pytest.approx(0.95)}
 
 
 def test_the_window_of_the_ratios_is_that_of_the_rates() -> None:
