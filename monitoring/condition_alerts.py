@@ -7,13 +7,13 @@ from monitoring.alert import DEPLOYMENT, Alert
 
 _AGE = "dflash:condition_seconds"
 _ON = "on (namespace, deployment)"
-_SERVED = f'{_ON} max_over_time(dflash:replicas{{state="serving"}}[1d]) > 0'
+_SERVED = f"{_ON} max_over_time(dflash:replicas_serving[1d]) > 0"
 _MOVING = "Preparing|Canary|Analyzing|Progressing|RollingBack"
 
 
 def conditions() -> list[Alert]:
     unavailable, stalled = (f'{_AGE}{{type="{type}",status="{status}"' for type, status in (("Available", "False"), ("Stalled", "True")))
-    desired, serving = (f'max by (namespace, deployment) (dflash:replicas{{state="{state}"}})' for state in ("desired", "serving"))
+    desired, serving = (f"max by (namespace, deployment) (dflash:replicas_{what})" for what in ("desired", "serving"))
     used = f"(dflash:startup_seconds - {SCHEDULING_S}) / dflash:startup_budget_seconds"
     return [
         Alert(

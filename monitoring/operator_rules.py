@@ -21,7 +21,8 @@ NORMALISED = {
     "dflash:tuner_input": (*DEPLOYMENT, "name"),
     "dflash:condition_since_timestamp_seconds": (*DEPLOYMENT, "type", "status", "reason"),
     "dflash:notice": (*DEPLOYMENT, "reason"),
-    "dflash:replicas": (*DEPLOYMENT, "state"),
+    "dflash:replicas_desired": DEPLOYMENT,
+    "dflash:replicas_serving": DEPLOYMENT,
     "dflash:startup_budget_seconds": DEPLOYMENT,
     "dflash:startup_seconds": DEPLOYMENT,
 }

@@ -100,7 +100,7 @@ def _load() -> list[Rule]:
             tagged(level_of("sglang", "waiting")),
         ),
         _rule("kv_cache_usage", tagged(level_of("vllm", "cache_use")), tagged(level_of("sglang", "cache_use"))),
-        _rule("startup_seconds", tagged(_startup()), also=("phase",)),
+        _rule("startup_seconds", tagged(_startup()), also=("stage",)),
     ]
 
 
@@ -133,7 +133,8 @@ def _concurrency() -> tuple[str, ...]:
 
 
 def _startup() -> str:
-    return f"max by (namespace, pod, phase) ({of_its_pod('sglang:startup_time_seconds')})"
+    stages = f'label_replace({of_its_pod("sglang:startup_time_seconds")}, "stage", "$1", "phase", "(.*)")'
+    return f"max by (namespace, pod, stage) ({stages})"
 
 
 def _requests() -> list[Rule]:

@@ -58,7 +58,7 @@ MEANINGS = {
     "dflash:pod_requests_running": "The engine's own gauge; 0 while no step runs. SGLang's is up to 40 steps old, and too low.",
     "dflash:pod_requests_waiting": "Requests in the engine's queue.",
     "dflash:pod_kv_cache_usage": "Part of the KV cache in use, 0 to 1.",
-    "dflash:pod_startup_seconds": "Time of a phase of the start (load_weight, kv_cache_allocation, …). SGLang 0.5.17 and later only.",
+    "dflash:pod_startup_seconds": "Time of a stage of the start (load_weight, kv_cache_allocation, …). SGLang 0.5.17 and later only.",
     "dflash:pod_failed_requests:rate2m": "Requests that were answered by 5xx or ended by an error.",
     "dflash:pod_requests:rate2m": "Requests that ended, failed ones included.",
     # Revisions
@@ -120,7 +120,8 @@ MEANINGS = {
     "dflash:condition_since_timestamp_seconds": "When a condition got its status.",
     "dflash:condition_seconds": "For how long it has had it.",
     "dflash:notice": "Always 1: a notice of the status.",
-    "dflash:replicas": "Replicas (state: desired, serving).",
+    "dflash:replicas_desired": "Replicas that the deployment should have.",
+    "dflash:replicas_serving": "Replicas that serve.",
     "dflash:startup_budget_seconds": "How long an engine may take from the start of its container to Ready.",
     "dflash:startup_seconds": "The longest that a serving pod took from being made to Ready.",
     "dflash:tuner_input": "A number that its last decision rests on.",

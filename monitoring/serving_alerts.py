@@ -112,7 +112,7 @@ def replicas() -> list[Alert]:
             expr=(
                 "max by (namespace, deployment) "
                 f'(dflash:condition_seconds{{type="MetricsAvailable",status="False",reason=~"{_BLIND}"}})\n'
-                'or\nmax by (namespace, deployment) (dflash:replicas{state="serving"} > 0)\n'
+                "or\nmax by (namespace, deployment) (dflash:replicas_serving > 0)\n"
                 "unless on (namespace, deployment) dflash:deployment_pods"
             ),
             hold="10m",

@@ -56,7 +56,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._reconciles = Counter("dflash_reconcile_total", "Reconciles by how they ended.", ["result"], registry=self.registry)
         self._errors = Counter(
-            "dflash_reconcile_errors_total", "Failed reconciles by the kind of failure.", ["reason"], registry=self.registry
+            "dflash_reconcile_errors_total", "Failed reconciles by the kind of failure.", ["error"], registry=self.registry
         )
         self._duration = Histogram("dflash_reconcile_duration_seconds", "Time of one reconcile.", registry=self.registry, buckets=_FAST)
         self._waits = Histogram(
@@ -189,7 +189,10 @@ class _Deployments(Collector):
             "dflash_condition_since_timestamp_seconds", "When a condition got its status.", labels=[*_OF, "type", "status", "reason"]
         )
         notices = GaugeMetricFamily("dflash_notice", "Always 1; something worth knowing that is not wrong.", labels=[*_OF, "reason"])
-        replicas = GaugeMetricFamily("dflash_replicas", "Replicas: desired and serving.", labels=[*_OF, "state"])
+        replicas = {
+            what: GaugeMetricFamily(f"dflash_replicas_{what}", f"Replicas that {words}.", labels=_OF)
+            for what, words in (("desired", "the deployment should have"), ("serving", "serve"))
+        }
         budgets = GaugeMetricFamily(
             "dflash_startup_budget_seconds", "From the start of an engine's container to Ready, at most.", labels=_OF
         )
@@ -201,13 +204,13 @@ class _Deployments(Collector):
                 conditions.add_metric([*of, item["type"], item["status"], item["reason"]], since)
             for reason in sorted({item["reason"] for item in shown.notices}):
                 notices.add_metric([*of, reason], 1)
-            for state, count in shown.replicas.items():
-                replicas.add_metric([*of, state], count)
+            for what, count in shown.replicas.items():
+                replicas[what].add_metric(of, count)
             if shown.startup_budget_s is not None:
                 budgets.add_metric(of, shown.startup_budget_s)
             if shown.startup_s is not None:
                 starts.add_metric(of, shown.startup_s)
-        yield from (conditions, notices, replicas, budgets, starts)
+        yield from (conditions, notices, *replicas.values(), budgets, starts)
 
     def _rollouts(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])

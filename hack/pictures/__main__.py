@@ -1,16 +1,17 @@
 """``python -m hack.pictures`` draws each dashboard for docs/dashboards/ from the real results of its queries.
 
-It takes about eight minutes on the test bed: low and high load, a block size that follows, a good drafter and a broken one, then every
-query.
+It takes about fifteen minutes on the test bed: low and high load, a block size that follows, a good drafter and a broken one, failing
+requests, then every query. ``--moments DIRECTORY`` also draws each dashboard as it was at a quiet time, in a rollout and in an incident.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hack.pictures.panels import TEXT, Answer, Line, draw
 from hack.pictures.scene import REPLICAS, Scene
 from monitoring.dashboards import DIRECTORY
 from monitoring.dashboards.queries import Panel, PanelQuery, dashboards, panels, queries
+from monitoring.dashboards.samples import WINDOW_S
 from testbed.cluster import Cluster
 from testbed.gates import each_gate
 from testbed.narration import say, step
@@ -39,14 +41,24 @@ IMPATIENT = {
     metric: gate | ({"limit": 25} if metric in ("speed", "ttft", "latency") else {})
     for metric, gate in each_gate(window="5s", interval="1s").items()
 }
-"""Gates that judge a candidate within seconds and so have wide limits."""
+"""Gates that judge a candidate within seconds of its warm-up and so have wide limits."""
 GOOD, BROKEN = "b" * 40, "c" * 40
-STEP_S = 3.0
+_OBSERVED = (
+    f"count by (deployment) (dflash:revision_pods offset {WINDOW_S}s"
+    ' * on (namespace, deployment, revision) group_left () dflash:revision_info{role="candidate"})'
+)
+"""Candidates that were observed for the window of the ratios."""
+STEP_S = 5.0
 """Step in seconds of the range queries for the pictures."""
 _COLORS = 96
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hack.pictures", description=__doc__)
+    parser.add_argument(
+        "--moments", type=Path, metavar="DIRECTORY", help="also draw each dashboard at a quiet time, in a rollout, in an incident"
+    )
+    moments_directory: Path | None = parser.parse_args(arguments).moments
     with step("A control plane with simulated B200 nodes, Prometheus with the rules, the engine simulator, the operator"):
         cluster = Cluster().start()
     try:
@@ -54,23 +66,29 @@ def main() -> int:
         with SimulatorProcess(cluster) as simulator:
             start = time.time()
             with Scene(cluster, "default", analysis=IMPATIENT, modes=MODES, startup_s=STARTUP_S) as scene:
-                play(scene, simulator)
+                moments = play(scene, simulator)
                 end = time.time()
                 with step("The pictures"):
                     say(f"failed requests: { {name: dict(traffic.log.errors) for name, traffic in scene.traffic.items()} }")
                     for name, dashboard in dashboards(ROOT / DIRECTORY).items():
                         say(picture(dashboard, scene.prometheus, start, end, PICTURES / f"{name}.png"))
+                        if moments_directory is not None:
+                            for moment, at in moments.items():
+                                say(picture(dashboard, scene.prometheus, start, at, moments_directory / f"{name}-{moment}.png"))
     finally:
         cluster.stop()
     return 0
 
 
-def play(scene: Scene, simulator: SimulatorProcess) -> None:
-    """Runs the events that the pictures show. Raises TimeoutError if one does not happen."""
+def play(scene: Scene, simulator: SimulatorProcess) -> dict[str, float]:
+    """Runs the events that the pictures show. Returns the Unix times of a quiet moment, of one in a rollout and of one in an incident.
+    Raises TimeoutError if an event does not happen."""
+    moments = {}
     with step(f"{LOW} request at a time for each replica"):
         scene.load(LOW)
         scene.wait_series("predictions", "count by (deployment) (dflash:tuner_predicted_tokens_per_second)", 2)
-        time.sleep(40)
+        time.sleep(WINDOW_S)
+        moments["quiet"] = time.time()
     with step(f"{HIGH} at a time for chat: its block size becomes 8; {MIDDLE} for code"):
         scene.load(MIDDLE)
         scene.traffic["chat"].resize(HIGH * REPLICAS)
@@ -80,6 +98,9 @@ def play(scene: Scene, simulator: SimulatorProcess) -> None:
     scene.load(MIDDLE)
     with step("A good drafter for both"):
         scene.change_drafter(GOOD)
+        scene.wait_series("both candidates observed for the window", _OBSERVED, len(scene.traffic))
+        time.sleep(5)
+        moments["rollout"] = time.time()
         for name in scene.traffic:
             say(f"{name}: {scene.wait_phase(name, 'Completed', 'RolledBack', 'Held')}")
         time.sleep(15)
@@ -88,13 +109,18 @@ def play(scene: Scene, simulator: SimulatorProcess) -> None:
         scene.change_drafter(BROKEN, ["chat"])
         say(f"chat: {scene.wait_phase('chat', 'RolledBack', 'Completed', 'Held')}")
         time.sleep(15)
+    with step("One request in five to code fails"):
+        scene.break_engines(simulator, "code", {"error_status": 500, "error_rate": 0.2})
+        time.sleep(75)
+        moments["incident"] = time.time()
+    return moments
 
 
 def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, start: float, end: float, file: Path) -> str:
     """Draws a dashboard from the results of its queries over this time. Returns a line about the written file."""
     whole = str(math.ceil(end - start))
     values = {"namespace": ".+", "deployment": ".+", "revision": ".+", "operator": NAMESPACE}
-    values |= {"__rate_interval": "15s", "__interval": "3s", "__range": f"{whole}s", "__range_s": whole}
+    values |= {"__rate_interval": "15s", "__interval": "5s", "__range": f"{whole}s", "__range_s": whole}
 
     def asked(query: PanelQuery) -> list[Line]:
         expr = query.filled(values)
@@ -111,7 +137,7 @@ def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, start: float, 
             marks += [(float(line.times[0]), str(color)) for line in asked(query)]
     answers = [Answer(panel, [line for query in panel.queries for line in asked(query)], start, end, marks) for panel in panels(dashboard)]
     _save(_drawn(str(dashboard["title"]), dashboard, answers), file)
-    return f"{file.relative_to(ROOT)}: {len(answers)} panels, {file.stat().st_size // 1000} kB"
+    return f"{file.name}: {len(answers)} panels, {file.stat().st_size // 1000} kB"
 
 
 def _drawn(title: str, dashboard: Mapping[str, Any], answers: list[Answer]) -> Figure:
@@ -143,6 +169,8 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
     wide, deep = grid["w"] * INCH, grid["h"] * ROW_INCH
     margins = {"stat": (0.05, 0.05), "table": (0.1, 0.05), "bargauge": (1.6, 0.1), "state-timeline": (0.9, 0.45)}
     at_left, below = margins.get(answer.panel.kind, (0.55, 0.62))
+    if answer.panel.kind == "bargauge":
+        at_left = max([at_left, *(0.055 * len(answer.legend(line)) for line in answer.lines)])
     right = 0.55 if answer.panel.kind == "heatmap" else 0.2
     box = (left + at_left, height - top - deep + below, wide - at_left - right, deep - below - 0.28)
     axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))

@@ -68,8 +68,13 @@ class Answer:
     @property
     def levels(self) -> list[tuple[float, str]]:
         """Returns the thresholds. The lowest comes first and has no lower bound."""
-        steps = (self.panel.spec["fieldConfig"]["defaults"].get("thresholds") or {}).get("steps") or ()
-        return [(-math.inf if step["value"] is None else float(step["value"]), str(step["color"])) for step in steps]
+        return level_steps(self.panel.spec["fieldConfig"]["defaults"].get("thresholds") or {})
+
+
+def level_steps(thresholds: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """Returns thresholds as in the JSON, as pairs of a lower bound and a color."""
+    steps = thresholds.get("steps") or ()
+    return [(-math.inf if step["value"] is None else float(step["value"]), str(step["color"])) for step in steps]
 
 
 def draw(axes: Axes, answer: Answer) -> None:
@@ -195,20 +200,25 @@ def _bargauge(axes: Axes, answer: Answer) -> None:
         axes.text(value, row, " " + value_text(value, answer.unit), va="center", fontsize=5.5, color=TEXT)
     axes.set_yticks(range(len(lines)), [answer.legend(line) for line in lines])
     axes.invert_yaxis()
-    axes.set_xlim(0, max([*values, 1e-9]) * 1.15)
+    full = answer.panel.spec["fieldConfig"]["defaults"].get("max")
+    axes.set_xlim(0, (max([*values, 1e-9]) if full is None else float(full)) * 1.15)
     axes.set_xticks([])
 
 
 def _table(axes: Axes, answer: Answer) -> None:
     names = _columns(answer.panel)
     found: list[dict[str, str]] = []
+    colors: dict[tuple[str, str], str] = {}
     units = {item["matcher"]["options"]: item["properties"] for item in answer.panel.spec["fieldConfig"]["overrides"]}
     for line in answer.lines:
         own = {names[label]: value for label, value in line.labels.items() if label in names}
         number = names.get("Value" if len(answer.panel.queries) == 1 else f"Value #{line.ref}")
         if number is not None:
             wanted = {item["id"]: item["value"] for item in units.get(number, ())}
-            own[number] = value_text(float(line.values[-1]), str(wanted.get("unit", "short")), wanted.get("decimals"))
+            value = float(line.values[-1])
+            own[number] = value_text(value, str(wanted.get("unit", "short")), wanted.get("decimals"))
+            if "thresholds" in wanted:
+                colors[number, own[number]] = level_color(level_steps(wanted["thresholds"]), value)
         for row in found:
             if all(row.get(name, value) == value for name, value in own.items()) and set(row) & set(own):
                 row.update(own)
@@ -216,6 +226,11 @@ def _table(axes: Axes, answer: Answer) -> None:
         else:
             found.append(own)
     heads = list(names.values())
+    for head, properties in units.items():
+        for mapping in (item["value"] for item in properties if item["id"] == "mappings"):
+            colors |= {(head, word): str(shown["color"]) for word, shown in mapping[0]["options"].items()}
+    order = [by["displayName"] for by in answer.panel.spec["options"].get("sortBy", ())]
+    found.sort(key=lambda row: [row.get(name, "") for name in order])
     cells = [[row.get(head, "") for head in heads] for row in found[:MOST_ROWS]]
     widths = [max(len(text) for text in (head, *(row[place] for row in cells))) + 2 for place, head in enumerate(heads)]
     made = axes.table(
@@ -223,10 +238,11 @@ def _table(axes: Axes, answer: Answer) -> None:
     )
     made.auto_set_font_size(False)
     made.set_fontsize(6)
-    for (place, _), cell in made.get_celld().items():
+    for (place, column), cell in made.get_celld().items():
         cell.set_height(0.1)
         cell.set_edgecolor(GRID)
-        cell.set_text_props(color=TEXT, weight="bold" if place == 0 else "normal")
+        color = colors.get((heads[column], cell.get_text().get_text()), "text") if place else "text"
+        cell.set_text_props(color=color_of(color), weight="bold" if place == 0 else "normal")
     axes.axis("off")
 
 

@@ -12,9 +12,11 @@ from typing import Any, Self
 import yaml
 
 from dflash_controller.engines.releases import TABLE
+from monitoring.dashboards.samples import WINDOW_S
 from testbed.cluster import Cluster
 from testbed.operator_process import NAMESPACE, OperatorProcess
 from testbed.prometheus import Prometheus
+from testbed.simulator_process import SimulatorProcess
 from testbed.stages import EXIT_AFTER, READY_AFTER
 from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
@@ -25,7 +27,15 @@ MODEL = "Qwen/Qwen3.5-9B"
 ENGINES: Mapping[str, tuple[str, str]] = {"chat": ("sglang", TABLE["sglang"].default), "code": ("vllm", TABLE["vllm"].default)}
 """Engine and release of each deployment."""
 REPLICAS = 2
-SETTINGS = {"scrape_seconds": "2", "metrics_window_seconds": "16", "warm_up_seconds": "2", "tuning_seconds": "2", "log_format": "text"}
+_WARM_UP_S = WINDOW_S + 10
+"""A candidate is judged after this time, when its ratios can be seen."""
+SETTINGS = {
+    "scrape_seconds": "2",
+    "metrics_window_seconds": "16",
+    "warm_up_seconds": str(_WARM_UP_S),
+    "tuning_seconds": "2",
+    "log_format": "text",
+}
 _MIX = Mix({"gsm8k": 1.0, "mt-bench": 1.0}, max_tokens=200, stream=0.5)
 _PATIENCE_S = 180.0
 
@@ -112,6 +122,13 @@ class Scene:
             return phase if status.get("observedGeneration") == found["metadata"]["generation"] and phase in phases else None
 
         return wait_until(reached, f"{name} to come to {' or '.join(phases)}", failure_threshold_s, 0.2)
+
+    def break_engines(self, simulator: SimulatorProcess, name: str, faults: Mapping[str, Any]) -> None:
+        """Lets the simulated engines that serve a deployment now misbehave."""
+        selector = f"serving.dflash.io%2Fdeployment%3D{name}"
+        for pod in self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}")["items"]:
+            port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+            simulator.ask("PATCH", f"http://{pod['status']['podIP']}:{port}/sim/faults", faults)
 
     def status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.api.get(self._path(name)).get("status") or {}

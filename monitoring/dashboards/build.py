@@ -21,7 +21,13 @@ TAG = "dflash"
 
 OF = 'namespace=~"$namespace", deployment=~"$deployment"'
 """Label matchers for the selected values of the variables."""
-BY = "namespace, deployment"
+KEYS = ("namespace", "deployment")
+"""Labels that identify a deployment."""
+BY = ", ".join(KEYS)
+NAME = "/".join(f"{{{{{label}}}}}" for label in KEYS)
+"""The part of a legend that names a deployment. Two namespaces may each have one of the same name."""
+REVISION_KEYS = (*KEYS, "revision")
+POD_KEYS = ("namespace", "pod")
 
 Panel = Builder[models.Panel]
 
@@ -80,7 +86,8 @@ def in_role(roles: str = "stable|candidate") -> str:
     During a handover two operators may export the role of a revision. One of them is taken, because otherwise the query would fail.
     """
     roles_now = selected("dflash:revision_info", role=roles)
-    return f"* on ({BY}, revision) group_left (role) topk by ({BY}, revision) (1, {roles_now})"
+    revision = ", ".join(REVISION_KEYS)
+    return f"* on ({revision}) group_left (role) topk by ({revision}) (1, {roles_now})"
 
 
 def by_role(metric: str, roles: str = "stable|candidate", *matchers: str, **labels: str) -> str:
@@ -88,9 +95,14 @@ def by_role(metric: str, roles: str = "stable|candidate", *matchers: str, **labe
     return f"{of(metric, *matchers, **labels)} {in_role(roles)}"
 
 
-def stable(metric: str, *matchers: str, **labels: str) -> str:
-    """Selects a ``dflash:revision_*`` of the stable revision, one series per deployment."""
-    return f"max by ({BY}) ({by_role(metric, 'stable', *matchers, **labels)})"
+def of_stable(expr: str) -> str:
+    """Returns the value of the stable revision from an expression with one series per revision: one series per deployment."""
+    return f"max by ({BY}) ({expr} {in_role('stable')})"
+
+
+def deployments(expr: str) -> str:
+    """Returns the number of deployments that an expression has series of; 0 without any. Two operators may tell of one of them."""
+    return f"count(group by ({BY}) ({expr})) or vector(0)"
 
 
 def appeared(metric: str, what: str, *matchers: str) -> str:

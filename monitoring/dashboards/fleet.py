@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from monitoring.dashboards.build import BY, Rows, by_role, dashboard, drill_down, of, runbook, stable, variables
+from monitoring.dashboards import samples
+from monitoring.dashboards.build import (
+    BY,
+    KEYS,
+    NAME,
+    REVISION_KEYS,
+    Rows,
+    by_role,
+    dashboard,
+    deployments,
+    drill_down,
+    of,
+    of_stable,
+    runbook,
+    variables,
+)
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
-from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
+from monitoring.dashboards.phases import PHASE_COLORS, PHASES, TUNER_COLORS, phase_codes
 from monitoring.dashboards.speculation import ACCEPTING
 
 UID = "dflash-fleet"
@@ -27,16 +42,18 @@ def fleet() -> models.Dashboard:
 
 def _now() -> Rows:
     needy = of("dflash:rollout_phase", phase="Held|RolledBack")
-    failed, ended = (f"sum({of(f'dflash:deployment_{what}:rate2m')})" for what in ("failed_requests", "requests"))
+    ended = f"sum({of('dflash:deployment_requests:rate2m')})"
     return Rows(
         "Now",
         [
-            one("Deployments known", "DFlashDeployments that the operator knows.", "short", f"count({of('dflash:rollout_phase')})", span=3),
+            one(
+                "Deployments known", "DFlashDeployments that the operator knows.", "short", deployments(of("dflash:rollout_phase")), span=3
+            ),
             one(
                 "Needs attention",
                 "Deployments whose rollout is Held or was rolled back. The stable revision still serves.",
                 "short",
-                f"count({needy}) or vector(0)",
+                deployments(needy),
                 levels=_GOOD_IF_ZERO,
                 span=3,
             ).links([runbook("rollout-held")]),
@@ -53,11 +70,13 @@ def _now() -> Rows:
             one("Requests per second", "Finished requests per second, failed ones included.", "reqps", ended, span=4),
             one(
                 "Failed",
-                "Share of requests that ended in an error or got a 5xx answer; 0 without traffic.",
+                "Share of the requests of the last two minutes that ended in an error or got a 5xx answer. A new revision counts after"
+                " two minutes.",
                 "percentunit",
-                f"{failed} / clamp_min({ended}, 1e-9)",
+                samples.failed_share(()),
                 levels=[(None, "green"), (0.01, "orange"), (0.05, "red")],
                 span=3,
+                nothing=samples.FEW,
             ).links([runbook("requests-failing")]),
             one(
                 "Waiting requests",
@@ -71,34 +90,38 @@ def _now() -> Rows:
 
 
 def _deployments() -> Rows:
-    ttft = stable("dflash:revision_ttft_seconds", quantile="0.95")
+    ttft = of_stable(samples.quantile("ttft_seconds", "0.95"))
+    failed = f"sum_over_time(({of('dflash:deployment_failed_requests:rate2m')})[1h:30s]) * 30"
+    since = of("dflash:condition_since_timestamp_seconds", type="Ready")
+    ready = f'label_join({since}, "ready", ", ", "status", "reason")'
     columns = [
-        Column("Engine", f"group by ({BY}, engine) ({of('dflash:revision_pods')})", label="engine"),
-        Column("Phase", f"group by ({BY}, phase) ({of('dflash:rollout_phase')})", label="phase"),
-        Column("Stable", f"group by ({BY}, revision) ({of('dflash:revision_info', role='stable')})", label="revision"),
+        Column("Engine", of("dflash:revision_pods"), label="engine"),
+        Column("Phase", of("dflash:rollout_phase"), label="phase", colors=PHASE_COLORS),
+        Column("Stable", of("dflash:revision_info", role="stable"), label="revision"),
         Column("Block size", of("dflash:deployment_block_size"), decimals=0),
-        Column("Tuner", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
-        Column("Ready", f"group by ({BY}, reason) ({of('dflash:condition_since_timestamp_seconds', type='Ready')})", label="reason"),
-        Column("Desired", of("dflash:replicas", state="desired"), decimals=0),
-        Column("Serving", of("dflash:replicas", state="serving"), decimals=0),
+        Column("Tuner", of("dflash:tuner_state"), label="state", colors=TUNER_COLORS),
+        Column("Ready", ready, label="ready"),
+        Column("Desired", of("dflash:replicas_desired"), decimals=0),
+        Column("Serving", of("dflash:replicas_serving"), decimals=0),
         Column(
             "Acceptance length",
-            of("dflash:deployment_acceptance_length"),
+            samples.acceptance_length(KEYS),
             decimals=2,
             levels=ACCEPTING,
         ),
         Column("Tokens/s", of("dflash:deployment_generated_tokens:rate2m"), decimals=0),
         Column("Requests/s", of("dflash:deployment_requests:rate2m"), "reqps", decimals=2),
-        Column("Running", of("dflash:deployment_requests_running"), decimals=0),
         Column("Waiting", of("dflash:deployment_requests_waiting"), decimals=0, levels=[(None, "text"), (1.0, "orange")]),
         Column("TTFT p95", ttft, "s"),
-        Column("Failed", of("dflash:deployment_error_ratio"), "percentunit", levels=[(None, "text"), (0.01, "orange"), (0.05, "red")]),
+        Column("Failed", samples.failed_share(KEYS), "percentunit", levels=[(None, "text"), (0.01, "orange"), (0.05, "red")]),
+        Column("Failed in 1 h", failed, decimals=0, levels=[(None, "text"), (1.0, "orange")]),
     ]
     table = rows(
         "Deployments",
-        "One row per deployment; Ready shows the reason of that condition. Acceptance length is tokens per verify step over the last two"
-        " minutes; red is a collapsed drafter. Cells are empty without traffic.",
-        ["namespace", "deployment"],
+        "One row per deployment; Ready shows status and reason of that condition. Acceptance length is tokens per verify step over the"
+        " last two minutes; red is a collapsed drafter. Acceptance, latency and the share of failed requests are empty with little traffic;"
+        " the number of failed requests in the last hour never is.",
+        KEYS,
         columns,
         links={"Deployment": drill_down("Its speculation", "dflash-speculation"), "Phase": drill_down("Its rollout", "dflash-rollout")},
         height=9,
@@ -108,7 +131,7 @@ def _deployments() -> Rows:
 
 def _traffic() -> Rows:
     def by_deployment(what: str) -> Query:
-        return Query(of(f"dflash:deployment_{what}"), "{{namespace}}/{{deployment}}")
+        return Query(of(f"dflash:deployment_{what}"), NAME)
 
     usage = f"max by ({BY}) ({of('dflash:pod_kv_cache_usage')})"
     return Rows(
@@ -140,7 +163,7 @@ def _traffic() -> Rows:
                 "KV cache in use",
                 "Share of the KV cache in use, the fullest pod of each deployment.",
                 "percentunit",
-                Query(usage, "{{namespace}}/{{deployment}}"),
+                Query(usage, NAME),
                 span=8,
                 levels=[(None, "green"), (0.9, "red")],
             ).links([runbook("queue-saturated")]),
@@ -150,8 +173,7 @@ def _traffic() -> Rows:
 
 def _latency() -> Rows:
     def worst(what: str, quantile: str) -> Query:
-        expr = f"max by ({BY}) ({of(f'dflash:revision_{what}', quantile=quantile)})"
-        return Query(expr, f"p{float(quantile) * 100:.0f} {{{{namespace}}}}/{{{{deployment}}}}")
+        return Query(f"max by ({BY}) ({samples.quantile(what, quantile)})", f"p{float(quantile) * 100:.0f} {NAME}")
 
     both = ("0.5", "0.95")
     return Rows(
@@ -163,6 +185,7 @@ def _latency() -> Rows:
                 "s",
                 *(worst("ttft_seconds", quantile) for quantile in both),
                 span=8,
+                nothing=samples.FEW_REQUESTS,
             ).links([runbook("ttft-slo-burn")]),
             lines(
                 "Time per output token",
@@ -170,6 +193,7 @@ def _latency() -> Rows:
                 "s",
                 *(worst("tpot_seconds", quantile) for quantile in both),
                 span=8,
+                nothing=samples.FEW_REQUESTS,
             ).links([runbook("tpot-slo-burn")]),
             lines(
                 "Time of a request",
@@ -177,6 +201,7 @@ def _latency() -> Rows:
                 "s",
                 *(worst("request_seconds", quantile) for quantile in both),
                 span=8,
+                nothing=samples.FEW_REQUESTS,
             ),
         ],
     )
@@ -190,7 +215,7 @@ def _rollouts() -> Rows:
             states(
                 "Rollout phase",
                 "Phase of each deployment's newest rollout, over time.",
-                Query(phase_codes(), "{{namespace}}/{{deployment}}"),
+                Query(phase_codes(), NAME),
                 PHASES,
                 PHASE_COLORS,
                 span=14,
@@ -198,10 +223,10 @@ def _rollouts() -> Rows:
             rows(
                 "Revisions that serve",
                 "Revisions that serve now. More than one of a deployment outside a rollout is unusual.",
-                ["namespace", "deployment", "revision"],
+                REVISION_KEYS,
                 [
-                    Column("Role", f"group by ({BY}, revision, role) ({serving})", label="role"),
-                    Column("Block size", f"group by ({BY}, revision, block_size) ({of('dflash:revision_pods')})", label="block_size"),
+                    Column("Role", serving, label="role"),
+                    Column("Block size", of("dflash:revision_pods"), label="block_size"),
                     Column("Pods", f"sum by ({BY}, revision) ({of('dflash:revision_pods')})", decimals=0),
                 ],
                 span=10,

@@ -29,8 +29,15 @@ def mine(metric: str, **labels: str) -> str:
     return selected(metric, MINE, **labels)
 
 
-def rate(counter: str, by: str) -> str:
-    return f"sum by ({by}) (rate({mine(counter)}{RATE}))"
+def level(metric: str) -> str:
+    """Returns a gauge of each process, once: two scrape jobs, or two Prometheus servers, may have it twice."""
+    return f"max by (instance) ({mine(metric)})"
+
+
+def rate(counter: str, by: str, *further: str, **labels: str) -> str:
+    """Returns increases per second, summed by ``by``. ``further`` are the other labels of the counter; each process counts once."""
+    own = ", ".join(label for label in ("instance", by, *further) if label)
+    return f"sum{f' by ({by})' if by else ''} (max by ({own}) (rate({mine(counter, **labels)}{RATE})))"
 
 
 def quantiles(histogram: str, by: str = "") -> list[Query]:
@@ -38,7 +45,8 @@ def quantiles(histogram: str, by: str = "") -> list[Query]:
     found = []
     for share in ("0.5", "0.95", "0.99"):
         labels = f"le, {by}" if by else "le"
-        expr = f"histogram_quantile({share}, sum by ({labels}) (rate({mine(f'{histogram}_bucket')}{RATE}))) >= 0"
+        buckets = f"max by (instance, {labels}) (rate({mine(f'{histogram}_bucket')}{RATE}))"
+        expr = f"histogram_quantile({share}, sum by ({labels}) ({buckets})) >= 0"
         found.append(Query(expr, f"p{float(share) * 100:.0f}" + (f" {{{{{by}}}}}" if by else "")))
     return found
 
@@ -51,10 +59,10 @@ def _now() -> Rows:
                 "Leaders",
                 "Must be 1 for each Lease. With 0 nothing is reconciled; with 2 one of them is about to exit.",
                 "short",
-                f"sum({mine('dflash_leader')})",
+                f"sum({level('dflash_leader')})",
                 levels=[(None, "red"), (1.0, "green"), (2.0, "orange")],
             ).links([runbook("operator-no-leader")]),
-            one("Processes", "Replicas that answer scrapes, leader or not.", "short", f"count({mine('dflash_build_info')})").links(
+            one("Processes", "Replicas that answer scrapes, leader or not.", "short", f"count({level('dflash_build_info')})").links(
                 [runbook("operator-down")]
             ),
             one(
@@ -68,7 +76,7 @@ def _now() -> Rows:
                 "Failed reconciles",
                 "Per second; the operator's log names the deployment.",
                 "ops",
-                f"sum(rate({mine('dflash_reconcile_total', result='error')}{RATE})) or vector(0)",
+                f"{rate('dflash_reconcile_total', '', result='error')} or vector(0)",
                 levels=[(None, "green"), (0.001, "orange")],
             ).links([runbook("reconcile-errors")]),
             one(
@@ -78,7 +86,12 @@ def _now() -> Rows:
                 f"time() - min({mine('dflash_last_resync_timestamp_seconds')} > 0)",
                 levels=[(None, "green"), (1200.0, "red")],
             ).links([runbook("watch-stale")]),
-            one("Deployments", "DFlashDeployments in the leader's cache.", "short", f"sum({mine('dflash_deployments')})"),
+            one(
+                "Deployments",
+                "DFlashDeployments in the leader's cache.",
+                "short",
+                f"sum(max by (instance, phase) ({mine('dflash_deployments')}))",
+            ),
         ],
     )
 
@@ -98,12 +111,12 @@ def _reconciles() -> Rows:
                 "Time of a reconcile", "From a snapshot to the last write.", "s", *quantiles("dflash_reconcile_duration_seconds"), span=8
             ),
             lines(
-                "Failed reconciles by reason",
-                "Per second; the series none means no failures.",
+                "Failed reconciles by error",
+                "Per second by kind of error; the series none means no failures.",
                 "ops",
                 Query(
-                    f'{rate("dflash_reconcile_errors_total", "reason")} or on () label_replace(vector(0), "reason", "none", "", "")',
-                    "{{reason}}",
+                    f'{rate("dflash_reconcile_errors_total", "error")} or on () label_replace(vector(0), "error", "none", "", "")',
+                    "{{error}}",
                 ),
                 span=8,
             ).links([runbook("reconcile-errors")]),
@@ -136,14 +149,14 @@ def _requests() -> Rows:
                 "Requests by verb",
                 "Requests per second to the API server; without changes there are no writes.",
                 "reqps",
-                Query(rate("dflash_api_requests_total", "verb"), "{{verb}}"),
+                Query(rate("dflash_api_requests_total", "verb", "kind", "code"), "{{verb}}"),
                 span=8,
             ),
             lines(
                 "Requests by code",
                 "Per second. 404 and 409 are normal. 403: a permission is missing. 429: the API server is overloaded. 0: no answer.",
                 "reqps",
-                Query(rate("dflash_api_requests_total", "code"), "{{code}}"),
+                Query(rate("dflash_api_requests_total", "code", "kind", "verb"), "{{code}}"),
                 span=8,
             ),
             lines("Time of a request, p95", "By verb.", "s", quantiles("dflash_api_request_duration_seconds", "verb")[1], span=8),
@@ -168,6 +181,10 @@ def _requests() -> Rows:
 def _process() -> Rows:
     leads = mine("dflash_leader")
     own = f"and on (instance) {mine('dflash_build_info')}"
+
+    def each(expr: str) -> Query:
+        return Query(f"max by (instance) ({expr} {own})", "{{instance}}")
+
     return Rows(
         "Processes",
         [
@@ -184,8 +201,8 @@ def _process() -> Rows:
                 "The current leader, and the version of each replica.",
                 ["instance"],
                 [
-                    Column("Version", f"group by (instance, version) ({mine('dflash_build_info')})", label="version"),
-                    Column("Leads", f"max by (instance) ({leads})", decimals=0, levels=[(None, "text"), (1.0, "green")]),
+                    Column("Version", mine("dflash_build_info"), label="version"),
+                    Column("Leads", leads, decimals=0, levels=[(None, "text"), (1.0, "green")]),
                 ],
                 span=10,
             ).links([page("Leader election", "reference/operator.md#leader-election")]),
@@ -193,21 +210,21 @@ def _process() -> Rows:
                 "CPU",
                 "Cores in use by each replica.",
                 "short",
-                Query(f"rate({mine('process_cpu_seconds_total')}{RATE}) {own}", "{{instance}}"),
+                each(f"rate({mine('process_cpu_seconds_total')}{RATE})"),
                 span=8,
             ),
             lines(
                 "Memory",
                 "Resident memory of each replica.",
                 "bytes",
-                Query(f"{mine('process_resident_memory_bytes')} {own}", "{{instance}}"),
+                each(mine("process_resident_memory_bytes")),
                 span=8,
             ),
             lines(
                 "Series",
                 "Series that each replica exports; they grow with the number of deployments, not with traffic.",
                 "short",
-                Query(f"{mine('scrape_samples_scraped')} {own}", "{{instance}}"),
+                each(mine("scrape_samples_scraped")),
                 span=8,
             ),
         ],

@@ -5,9 +5,10 @@ Every panel has a title, a description, a unit and at least one query. A legend 
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from grafana_foundation_sdk.builders import bargauge, common, heatmap, prometheus, stat, statetimeline, table, timeseries, xychart
 from grafana_foundation_sdk.builders import dashboard as builders
@@ -37,7 +38,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: the value of an instant query, or the value of ``label`` if it is given."""
+    """A column of a table: the largest value of an instant query for the row's keys, or, if ``label`` is given, the value of this label in
+    the series with the largest value."""
 
     title: str
     expr: str
@@ -45,12 +47,37 @@ class Column:
     label: str = ""
     decimals: int | None = None
     levels: Levels = ()
+    colors: Mapping[str, str] = field(default_factory=dict)
+    """Colors of words that the column shows."""
+
+    @property
+    def field(self) -> str:
+        """The title as the name of a label."""
+        return re.sub(r"\W+", "_", self.title.lower())
+
+    def keyed(self, keys: Sequence[str]) -> Column:
+        """Returns the column with one series for each set of ``keys``, and with no other label than them and its own."""
+        by = ", ".join(keys)
+        if not self.label:
+            return replace(self, expr=f"max by ({by}) ({self.expr})")
+        found = f"topk by ({by}) (1, {self.expr})"
+        if self.field != self.label:
+            found = f'label_replace({found}, "{self.field}", "$1", "{self.label}", "(.*)")'
+        return replace(self, expr=f"group by ({by}, {self.field}) ({found})", label=self.field)
 
 
 def one(
-    title: str, description: str, unit: str, expr: str, *, levels: Levels = (), span: int = 4, decimals: int | None = None
+    title: str,
+    description: str,
+    unit: str,
+    expr: str,
+    *,
+    levels: Levels = (),
+    span: int = 4,
+    decimals: int | None = None,
+    nothing: str = "",
 ) -> stat.Panel:
-    """Returns a panel with a single current number."""
+    """Returns a panel with a single current number; ``nothing`` is the text shown without one."""
     panel = (
         stat.Panel()
         .title(title)
@@ -65,6 +92,8 @@ def one(
         .height(4)
         .span(span)
     )
+    if nothing:
+        panel.no_value(nothing)
     return panel if decimals is None else panel.decimals(decimals)
 
 
@@ -194,10 +223,19 @@ def rows(
     columns: Sequence[Column],
     *,
     links: Mapping[str, dict[str, object]] | None = None,
+    order: str = "",
     span: int = 24,
     height: int = HEIGHT,
 ) -> table.Panel:
-    """Returns a table with a row for each set of ``keys``, labels of every column's query. ``links`` belong to the cells of a column."""
+    """Returns a table with one row for each set of ``keys``, sorted by the column ``order``. ``links`` belong to the cells of a column.
+
+    Grafana's merge splits a row where queries differ in the value of a label that they share. So every query is aggregated by exactly the
+    keys, and a column that shows a label gives it a name of its own. Raises ValueError if two columns would have one name.
+    """
+    fields = [*keys, *(column.field for column in columns)]
+    if len(set(fields)) < len(fields):
+        raise ValueError(f"two columns of {title} have one name: {fields}")
+    columns = [column.keyed(keys) for column in columns]
     panel = (
         table.Panel()
         .title(title)
@@ -211,24 +249,38 @@ def rows(
         .height(height)
         .span(span)
     )
-    for letter, column in zip(string.ascii_uppercase, columns, strict=False):
+    for letter, column in zip(string.ascii_uppercase[: len(columns)], columns, strict=True):
         panel.with_target(_target(Query(column.expr), letter).instant().format(prometheus_models.PromQueryFormat.TABLE))
         wanted = [models.DynamicConfigValue("unit", column.unit)]
         if column.decimals is not None:
             wanted.append(models.DynamicConfigValue("decimals", column.decimals))
         if column.levels:
             wanted.append(models.DynamicConfigValue("thresholds", _thresholds(column.levels).build().to_json()))
+        if column.colors:
+            words = {word: {"color": color, "index": place} for place, (word, color) in enumerate(column.colors.items())}
+            wanted.append(models.DynamicConfigValue("mappings", [{"type": "value", "options": words}]))
+        if column.levels or column.colors:
             wanted.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
         panel.override_by_name(column.title, wanted)
     for name, link in (links or {}).items():
         panel.override_by_name(name, [models.DynamicConfigValue("links", [link])])
+    if order:
+        panel.sort_by([common.TableSortByFieldState().display_name(order).desc(False)])
     return panel
 
 
 def bars(
-    title: str, description: str, unit: str, query: Query, *, span: int = 12, levels: Levels = (), nothing: str = ""
+    title: str,
+    description: str,
+    unit: str,
+    query: Query,
+    *,
+    span: int = 12,
+    levels: Levels = (),
+    most: float | None = None,
+    nothing: str = "",
 ) -> bargauge.Panel:
-    """Returns a panel with one bar for the current value of each series."""
+    """Returns a panel with one bar for the current value of each series. ``most`` is a full bar; by default the largest value is."""
     panel = (
         bargauge.Panel()
         .title(title)
@@ -244,6 +296,8 @@ def bars(
         .height(HEIGHT)
         .span(span)
     )
+    if most is not None:
+        panel.max(most)
     return panel.no_value(nothing) if nothing else panel
 
 

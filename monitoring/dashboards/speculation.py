@@ -6,7 +6,24 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dflash_controller.analysis.primary import COLLAPSED
 from dflash_controller.planning.revisions.drafter_health import RECOVERED
-from monitoring.dashboards.build import BY, OF, Event, Rows, appeared, by_role, dashboard, of, runbook, stable, variables
+from monitoring.dashboards import samples
+from monitoring.dashboards.build import (
+    BY,
+    KEYS,
+    NAME,
+    POD_KEYS,
+    REVISION_KEYS,
+    Event,
+    Rows,
+    appeared,
+    by_role,
+    dashboard,
+    in_role,
+    of,
+    of_stable,
+    runbook,
+    variables,
+)
 from monitoring.dashboards.panels import Column, Query, heat, lines, one, rows, scatter
 
 UID = "dflash-speculation"
@@ -16,17 +33,18 @@ NO_POSITIONS = "SGLang does not export acceptance by position; vLLM does"
 LIMITS = [(None, "transparent"), (COLLAPSED, "red"), (RECOVERED, "orange")]
 ACCEPTING = [(None, "red"), (COLLAPSED, "orange"), (RECOVERED, "green")]
 """A drafter above the upper limit works, one below the lower limit has collapsed; see the runbook."""
-MEASURED_SPEED = "dflash:revision_replica_speed"
 
 
 def decisions() -> list[Event]:
     """Decisions of the tuner and new roles of revisions, as marks on every panel."""
     return [
-        Event("Tuner", appeared("dflash:tuner_state", "state, reason", 'state!="Frozen"'), "{{deployment}}: {{state}}, {{reason}}", "blue"),
+        Event(
+            "Tuner", appeared("dflash:tuner_state", "state, reason", 'state!="Frozen"'), f"{NAME}: {{{{state}}}}, {{{{reason}}}}", "blue"
+        ),
         Event(
             "Revision",
             appeared("dflash:revision_info", "revision, role", 'role=~"stable|candidate|failed"'),
-            "{{deployment}}: {{revision}} is {{role}}",
+            f"{NAME}: {{{{revision}}}} is {{{{role}}}}",
             "purple",
         ),
     ]
@@ -46,8 +64,7 @@ def speculation() -> models.Dashboard:
 
 
 def _now() -> Rows:
-    worst = f"min({stable('dflash:revision_acceptance_length', REVISIONS)})"
-    accepted, drafted = (f"sum({of(f'dflash:revision_{what}_tokens:rate2m', REVISIONS)})" for what in ("accepted", "drafted"))
+    worst = f"min({of_stable(samples.acceptance_length(REVISION_KEYS, REVISIONS))})"
     return Rows(
         "Now",
         [
@@ -58,6 +75,7 @@ def _now() -> Rows:
                 "none",
                 worst,
                 levels=ACCEPTING,
+                nothing=samples.NO_TRAFFIC,
                 span=5,
                 decimals=2,
             ).links([runbook("speculation-collapsed")]),
@@ -72,21 +90,24 @@ def _now() -> Rows:
                 "Drafts accepted",
                 "Share of the drafted tokens that the target accepted.",
                 "percentunit",
-                f"{accepted} / ({drafted} > 0)",
+                samples.ratio("accepted_tokens", "drafted_tokens", (), REVISIONS, least=samples.STEPS),
                 span=5,
+                nothing=samples.NO_TRAFFIC,
             ),
             one(
                 "Tokens per second of a replica",
                 "Of a busy replica: requests in a step × tokens per step ÷ step time; mean over the selected deployments.",
                 "short",
-                f"avg({stable(MEASURED_SPEED, REVISIONS)})",
+                f"avg({of_stable(samples.stepped('replica_speed', REVISIONS))})",
                 span=5,
+                nothing=samples.NO_TRAFFIC,
             ),
             one(
                 "Requests in a step",
                 "Mean batch of a replica that is not idle, from counters.",
                 "short",
-                f"avg({stable('dflash:revision_concurrency', REVISIONS)})",
+                f"avg({of_stable(samples.stepped('concurrency', REVISIONS))})",
+                nothing=samples.NO_TRAFFIC,
                 span=4,
                 decimals=1,
             ),
@@ -95,9 +116,14 @@ def _now() -> Rows:
 
 
 def _acceptance() -> Rows:
-    at = f"avg by (position) ({of('dflash:revision_acceptance_at_position', REVISIONS)})"
+    at = f"avg by (position) ({samples.stepped('acceptance_at_position', REVISIONS, counter='steps')})"
     padded = f'label_replace({at}, "position", "0$1", "position", "(.)")'
-    concurrency, length = (of(f"dflash:revision_{what}", REVISIONS) for what in ("concurrency", "acceptance_length"))
+    parts = ", ".join(f'"{key}"' for key in REVISION_KEYS)
+
+    def cloud(expr: str) -> str:
+        """A cloud of points needs one label that names it."""
+        return f'max by (revision) (label_join({expr}, "revision", "/", {parts}))'
+
     return Rows(
         "Acceptance",
         [
@@ -106,7 +132,7 @@ def _acceptance() -> Rows:
                 "1 + accepted ÷ verify steps, from counters; no value without traffic. The candidate must not stay below the stable"
                 " revision. Below 1.3 (red line) the drafter has collapsed, above 1.6 it works.",
                 "none",
-                Query(by_role("dflash:revision_acceptance_length", "stable|candidate", REVISIONS), "{{deployment}} {{role}} {{revision}}"),
+                Query(f"{samples.acceptance_length(REVISION_KEYS, REVISIONS)} {in_role()}", f"{NAME} {{{{role}}}} {{{{revision}}}}"),
                 levels=LIMITS,
                 least=1,
             ).links([runbook("speculation-collapsed"), runbook("acceptance-dropped"), runbook("acceptance-drift")]),
@@ -123,15 +149,15 @@ def _acceptance() -> Rows:
                 "Acceptance × concurrency",
                 "One point per moment and revision: tokens per verify step against requests in a step. A flat cloud is normal: load"
                 " changes the step time, not the acceptance. If it falls to the right, the traffic changes with the load.",
-                Column("Requests in a step", f"max by (revision) ({concurrency} > 0)"),
-                Column("Acceptance length", f"max by (revision) ({length})"),
+                Column("Requests in a step", cloud(samples.stepped("concurrency", REVISIONS))),
+                Column("Acceptance length", cloud(samples.acceptance_length(REVISION_KEYS, REVISIONS))),
                 "revision",
             ),
             lines(
                 "Acceptance length of each pod",
                 "A single pod near 1 has usually loaded different weights than the others.",
                 "none",
-                Query(of("dflash:pod_acceptance_length", REVISIONS), "{{pod}}"),
+                Query(samples.acceptance_length(POD_KEYS, REVISIONS, level="pod"), "{{namespace}}/{{pod}}"),
                 levels=LIMITS,
                 least=1,
             ).links([runbook("speculation-collapsed")]),
@@ -141,9 +167,9 @@ def _acceptance() -> Rows:
 
 def _tokens() -> Rows:
     def tokens(what: str) -> Query:
-        return Query(f"sum by ({BY}) ({of(f'dflash:revision_{what}_tokens:rate2m', REVISIONS)})", f"{what} {{{{deployment}}}}")
+        return Query(f"sum by ({BY}) ({of(f'dflash:revision_{what}_tokens:rate2m', REVISIONS)})", f"{what} {NAME}")
 
-    wasted, drafted = (f"sum by ({BY}) ({of(f'dflash:revision_{what}_tokens:rate2m', REVISIONS)})" for what in ("wasted", "drafted"))
+    wasted = samples.ratio("wasted_tokens", "drafted_tokens", KEYS, REVISIONS, least=samples.STEPS)
     return Rows(
         "Tokens",
         [
@@ -160,7 +186,7 @@ def _tokens() -> Rows:
                 "Wasted share of drafts",
                 "Wasted ÷ drafted. It is normally high with large block sizes; what matters is the speed by block size.",
                 "percentunit",
-                Query(f"{wasted} / ({drafted} > 0)", "{{deployment}}"),
+                Query(wasted, NAME),
                 span=6,
             ),
             lines(
@@ -176,55 +202,44 @@ def _tokens() -> Rows:
 
 
 def _speed() -> Rows:
-    speed = of(MEASURED_SPEED, REVISIONS)
-    predicted = of("dflash:tuner_predicted_tokens_per_second")
+    speed = samples.stepped("replica_speed", REVISIONS)
+    used = f"(1 + {samples.ratio('drafted_tokens', 'steps', REVISION_KEYS, REVISIONS, least=samples.STEPS)})"
+    predicted = samples.at_the_time(of("dflash:tuner_predicted_tokens_per_second"))
     return Rows(
         "Speed by block size",
         [
             lines(
                 "Speed by block size: measured and predicted",
-                "Tokens per second of one busy replica by block size. Dashed: the tuner's prediction at the measured load; block size 1 is"
-                " speculation off. The prediction for the active block size should be near the measured line; the tuner recommends the"
-                " highest.",
+                "Tokens per second of one busy replica by block size, mean of two minutes. Dashed: the tuner's prediction for the same"
+                " minutes; block size 1 is speculation off. The prediction for the active block size should be near the measured line; the"
+                " tuner recommends the highest.",
                 "short",
-                Query(f"max by ({BY}, block_size) ({speed})", "{{deployment}} measured at {{block_size}}"),
-                Query(predicted, "{{deployment}} predicted at {{block_size}}", dashed=True),
+                Query(f"max by ({BY}, block_size) ({speed})", f"measured {NAME} at {{{{block_size}}}}"),
+                Query(predicted, f"predicted {NAME} at {{{{block_size}}}}", dashed=True),
             ).links([runbook("speculation-slower-than-baseline")]),
             lines(
                 "Time of a step",
                 "Seconds of one verify step by block size; grows with block size × requests in a step.",
                 "s",
-                Query(f"max by ({BY}, block_size) ({of('dflash:revision_step_seconds', REVISIONS)})", "{{deployment}} at {{block_size}}"),
+                Query(f"max by ({BY}, block_size) ({samples.stepped('step_seconds', REVISIONS)})", f"{NAME} at {{{{block_size}}}}"),
             ),
             lines(
                 "Block size over time",
                 "Active block size, and the mean of what was drafted: the two differ if vLLM follows a schedule.",
                 "none",
-                Query(of("dflash:deployment_block_size"), "{{deployment}} active"),
-                Query(by_role("dflash:revision_block_size_used", "stable", REVISIONS), "{{deployment}} used", dashed=True),
+                Query(of("dflash:deployment_block_size"), f"active {NAME}"),
+                Query(of_stable(used), f"used {NAME}", dashed=True),
             ),
             rows(
                 "Revisions",
                 "The selected revisions that serve, with their acceptance and speed.",
-                ["deployment", "revision"],
+                REVISION_KEYS,
                 [
-                    Column(
-                        "Role", f"group by (deployment, revision, role) ({by_role('dflash:revision_pods', '.+', REVISIONS)})", label="role"
-                    ),
-                    Column(
-                        "Block size",
-                        f"group by (deployment, revision, block_size) (dflash:revision_pods{{{OF}, {REVISIONS}}})",
-                        label="block_size",
-                    ),
-                    Column(
-                        "Acceptance length",
-                        f"max by (deployment, revision) ({of('dflash:revision_acceptance_length', REVISIONS)})",
-                        decimals=2,
-                    ),
-                    Column("Tokens/s of a replica", f"max by (deployment, revision) ({speed})", decimals=0),
-                    Column(
-                        "Requests in a step", f"max by (deployment, revision) ({of('dflash:revision_concurrency', REVISIONS)})", decimals=1
-                    ),
+                    Column("Role", by_role("dflash:revision_pods", ".+", REVISIONS), label="role"),
+                    Column("Block size", of("dflash:revision_pods", REVISIONS), label="block_size"),
+                    Column("Acceptance length", samples.acceptance_length(REVISION_KEYS, REVISIONS), decimals=2),
+                    Column("Tokens/s of a replica", speed, decimals=0),
+                    Column("Requests in a step", samples.stepped("concurrency", REVISIONS), decimals=1),
                 ],
                 span=12,
             ),

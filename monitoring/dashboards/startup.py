@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from monitoring.dashboards.build import BY, Rows, dashboard, of, runbook, variables
+from monitoring.dashboards.build import BY, NAME, POD_KEYS, Rows, dashboard, deployments, of, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows
 from monitoring.pod_rules import DEPLOYMENT_LABEL
 
 UID = "dflash-startup"
 STEP_S = 15
+MOST_PODS = 15
+"""Pods in a panel with one bar for each."""
 REVISIONS = 'revision=~"$revision"'
 NO_PHASES = "SGLang 0.5.17 and later export their phases; vLLM does not"
 
@@ -59,7 +61,7 @@ def _now() -> Rows:
                 "Waiting for weights",
                 "Rollouts in phase Preparing: weights are being downloaded, or the maintenance window is closed.",
                 "short",
-                f"count({of('dflash:rollout_phase', phase='Preparing')}) or vector(0)",
+                deployments(of("dflash:rollout_phase", phase="Preparing")),
                 levels=[(None, "green"), (1.0, "blue")],
                 span=6,
             ),
@@ -83,14 +85,14 @@ def _pods() -> Rows:
                 "Pods that answer, and that run",
                 "The gap between the lines is pods that are loading. If it lasts beyond the start-up budget, the kubelet restarts them.",
                 "short",
-                Query(f"sum by ({BY}) ({answers()})", "{{deployment}} answer"),
-                Query(f"count by ({BY}) ({answers()})", "{{deployment}} run", dashed=True),
+                Query(f"sum by ({BY}) ({answers()})", f"answer {NAME}"),
+                Query(f"count by ({BY}) ({answers()})", f"run {NAME}", dashed=True),
             ).links([runbook("replica-down")]),
             lines(
                 "Pods by revision",
                 "Pods that serve; a start is a step up.",
                 "short",
-                Query(of("dflash:revision_pods", REVISIONS), "{{deployment}} {{revision}}"),
+                Query(of("dflash:revision_pods", REVISIONS), f"{NAME} {{{{revision}}}}"),
                 stacked=True,
             ),
             lines(
@@ -98,41 +100,43 @@ def _pods() -> Rows:
                 "The slowest start of a pod that serves now, from creation to Ready, scheduling and image pull included. Dashed: how long"
                 " the engine may take from the start of its container until the kubelet restarts it.",
                 "s",
-                Query(of("dflash:startup_seconds"), "{{deployment}} slowest"),
-                Query(of("dflash:startup_budget_seconds"), "{{deployment}} budget", dashed=True),
+                Query(of("dflash:startup_seconds"), f"slowest {NAME}"),
+                Query(of("dflash:startup_budget_seconds"), f"budget {NAME}", dashed=True),
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Share of the budget",
                 "The same as a share. Above 80 %, a slightly slower start would never finish.",
                 "percentunit",
-                Query(f"{of('dflash:startup_seconds')} / {of('dflash:startup_budget_seconds')}", "{{deployment}}"),
+                Query(f"{of('dflash:startup_seconds')} / {of('dflash:startup_budget_seconds')}", NAME),
                 levels=[(None, "blue"), (0.8, "red")],
+                most=1.0,
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Time without an answer, by pod",
-                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure.",
+                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure; the"
+                f" {MOST_PODS} pods with most.",
                 "s",
-                Query(seconds_unanswered(), "{{pod}}"),
+                Query(f"topk({MOST_PODS}, {seconds_unanswered()})", "{{namespace}}/{{pod}}"),
             ),
             bars(
                 "Time in each phase",
                 "Seconds that rollouts spent in each phase in the selected range. In Preparing weights are downloaded, in Canary the"
                 " candidate's replica starts.",
                 "s",
-                Query(spent, "{{deployment}} {{phase}}"),
+                Query(spent, f"{NAME} {{{{phase}}}}"),
             ),
         ],
     )
 
 
 def _phases() -> Rows:
-    phases = f"max by ({BY}, phase) ({of('dflash:pod_startup_seconds', REVISIONS)})"
+    phases = f"max by ({BY}, stage) ({of('dflash:pod_startup_seconds', REVISIONS)})"
     columns = [
-        Column("Deployment", f"group by (pod, deployment) ({of('dflash:pod_info', REVISIONS)})", label="deployment"),
-        Column("Revision", f"group by (pod, revision) ({of('dflash:pod_info', REVISIONS)})", label="revision"),
-        Column("Engine", f"group by (pod, engine) ({of('dflash:pod_info', REVISIONS)})", label="engine"),
-        Column("Block size", f"max by (pod) ({of('dflash:pod_block_size', REVISIONS)})", decimals=0),
-        Column("KV cache in use", f"max by (pod) ({of('dflash:pod_kv_cache_usage', REVISIONS)})", "percentunit"),
+        Column("Deployment", of("dflash:pod_info", REVISIONS), label="deployment"),
+        Column("Revision", of("dflash:pod_info", REVISIONS), label="revision"),
+        Column("Engine", of("dflash:pod_info", REVISIONS), label="engine"),
+        Column("Block size", of("dflash:pod_block_size", REVISIONS), decimals=0),
+        Column("KV cache in use", of("dflash:pod_kv_cache_usage", REVISIONS), "percentunit"),
     ]
     return Rows(
         "Engines",
@@ -142,9 +146,9 @@ def _phases() -> Rows:
                 "Longest phase of the pods that serve, as SGLang reports it; the phases overlap. If load_weight is far above size ÷ disk"
                 " speed, the weights come over the network.",
                 "s",
-                Query(phases, "{{deployment}} {{phase}}"),
+                Query(phases, f"{NAME} {{{{stage}}}}"),
                 nothing=NO_PHASES,
             ),
-            rows("Pods", "Every engine pod that serves.", ["pod"], columns, span=12),
+            rows("Pods", "Every engine pod that serves.", POD_KEYS, columns, span=12),
         ],
     )

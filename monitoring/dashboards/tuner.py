@@ -5,12 +5,16 @@ from __future__ import annotations
 from grafana_foundation_sdk.models import dashboard as models
 
 from dflash_controller.tuner.policy import LEAST_CONFIDENCE
-from monitoring.dashboards.build import BY, Rows, by_role, dashboard, of, runbook, variables
+from monitoring.dashboards import samples
+from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, dashboard, deployments, of, of_stable, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states
 from monitoring.dashboards.phases import TUNER_COLORS, TUNER_STATES, tuner_codes
-from monitoring.dashboards.speculation import MEASURED_SPEED, NO_TUNER, decisions
+from monitoring.dashboards.speculation import NO_TUNER, decisions
+from monitoring.engine_queries import RATE_WINDOW
 
 UID = "dflash-tuner"
+MOST_MOVED = 1.25
+"""A load is steady if the largest prediction within two minutes is at most this multiple of the smallest."""
 LATEST = "$__range"
 """Time range in which the latest number of the tuner is searched: it exports none while a rollout freezes it."""
 
@@ -34,15 +38,25 @@ def latest(metric: str, **labels: str) -> str:
 
 def number(name: str) -> str:
     """Returns the query for one of the numbers of the newest decision."""
-    return f"max by ({BY}) ({latest('dflash:tuner_input', name=name)})"
+    return latest("dflash:tuner_input", name=name)
+
+
+def steady() -> str:
+    """Returns the predictions that moved little in the last minutes.
+
+    While the load jumps, the speeds of the tuner's window and the load of the prediction are some samples apart, and their quotient says
+    nothing about the model.
+    """
+    predicted = of("dflash:tuner_predicted_tokens_per_second")
+    return f"(max_over_time({predicted}[{RATE_WINDOW}]) <= {MOST_MOVED} * min_over_time({predicted}[{RATE_WINDOW}]))"
 
 
 def _now() -> Rows:
     columns = [
-        Column("State", f"group by ({BY}, state) ({of('dflash:tuner_state')})", label="state"),
-        Column("Reason", f"group by ({BY}, reason) ({of('dflash:tuner_state')})", label="reason"),
+        Column("State", of("dflash:tuner_state"), label="state", colors=TUNER_COLORS),
+        Column("Reason", of("dflash:tuner_state"), label="reason"),
         Column("Active", of("dflash:deployment_block_size"), "none", decimals=0),
-        Column("Recommended", f"max by ({BY}) ({latest('dflash:tuner_recommended_block_size')})", "none", decimals=0),
+        Column("Recommended", latest("dflash:tuner_recommended_block_size"), "none", decimals=0),
         Column("Gain", number("gainPercent"), "percent", decimals=1),
         Column("Confidence", number("confidence"), "percentunit", decimals=0),
         Column("Requests in a step", number("concurrency"), "none", decimals=1),
@@ -55,17 +69,17 @@ def _now() -> Rows:
             rows(
                 "Decisions",
                 "State of the tuner now, and the numbers of its newest decision; empty if it was off, learning or frozen for the whole"
-                " selected range.",
-                ["namespace", "deployment"],
+                " selected range. Gain and confidence are 0 if the active block size is the best one.",
+                KEYS,
                 columns,
                 span=20,
                 height=8,
             ),
             one(
-                "Held",
+                "Tuners held",
                 "Deployments whose tuner cannot decide, because metrics or replicas are missing or its predictions were wrong.",
                 "short",
-                f"count({held}) or vector(0)",
+                deployments(held),
                 levels=[(None, "green"), (1.0, "orange")],
             ).links([runbook("tuner-held")]),
         ],
@@ -79,7 +93,7 @@ def _choice() -> Rows:
             states(
                 "State",
                 "State of the tuner over time. Frozen: a rollout, a pin or a pause prevents changes.",
-                Query(tuner_codes(), "{{deployment}}"),
+                Query(tuner_codes(), NAME),
                 TUNER_STATES,
                 TUNER_COLORS,
                 span=12,
@@ -89,21 +103,21 @@ def _choice() -> Rows:
                 "If the two differ for long, the gain is too small, the day's changes are used up, or the mode is Advise; the"
                 " decision's reason says which.",
                 "none",
-                Query(of("dflash:deployment_block_size"), "{{deployment}} active"),
-                Query(of("dflash:tuner_recommended_block_size"), "{{deployment}} recommended", dashed=True),
+                Query(of("dflash:deployment_block_size"), f"active {NAME}"),
+                Query(of("dflash:tuner_recommended_block_size"), f"recommended {NAME}", dashed=True),
             ),
             bars(
                 "Predicted speed by block size",
                 "Tokens per second of one replica at the load of the newest decision; block size 1 is speculation off.",
                 "short",
-                Query(latest("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
+                Query(latest("dflash:tuner_predicted_tokens_per_second"), f"{NAME} at {{{{block_size}}}}"),
                 nothing=NO_TUNER,
             ),
             lines(
                 "Predicted speed over time",
                 "The same over time: where lines cross, the load makes another block size the faster one.",
                 "short",
-                Query(of("dflash:tuner_predicted_tokens_per_second"), "{{deployment}} at {{block_size}}"),
+                Query(of("dflash:tuner_predicted_tokens_per_second"), f"{NAME} at {{{{block_size}}}}"),
                 nothing=NO_TUNER,
             ),
         ],
@@ -112,7 +126,7 @@ def _choice() -> Rows:
 
 def _inputs() -> Rows:
     def numbers(pattern: str) -> Query:
-        return Query(of("dflash:tuner_input", name=pattern), "{{deployment}} {{name}}")
+        return Query(of("dflash:tuner_input", name=pattern), f"{NAME} {{{{name}}}}")
 
     return Rows(
         "Inputs of the decision",
@@ -165,20 +179,25 @@ def _inputs() -> Rows:
 
 
 def _record() -> Rows:
-    used = f"round(max by ({BY}) ({by_role('dflash:revision_block_size_used', 'stable')} or {of('dflash:deployment_block_size')}))"
+    drafted = f"(1 + {samples.ratio('drafted_tokens', 'steps', REVISION_KEYS, least=samples.STEPS)})"
+    used = f"round({of_stable(drafted)} or {of('dflash:deployment_block_size')})"
     at_block = f'count_values by ({BY}) ("block_size", {used})'
-    predicted = f"max by ({BY}) ({of('dflash:tuner_predicted_tokens_per_second')} and on ({BY}, block_size) {at_block})"
-    measured = f"max by ({BY}) ({by_role(MEASURED_SPEED, 'stable')})"
+    # The operator exports both for the same window and load.
+    measured, predicted = (
+        f"max by ({BY}, block_size) ({of(f'dflash:tuner_{what}_tokens_per_second')})" for what in ("measured", "predicted")
+    )
+    accuracy = f"max by ({BY}) ({measured} / ({predicted} > 0) and on ({BY}, block_size) {at_block} and on ({BY}, block_size) {steady()})"
     changed = f"changes({of('dflash:deployment_block_size')}[1h])"
     return Rows(
         "Accuracy of the predictions",
         [
             lines(
                 "Measured against predicted speed",
-                "Speed of a busy replica ÷ the tuner's prediction for the block size in use at the measured load. 1 is a perfect model;"
-                " after a change it shows whether the predicted gain was reached. No value while a schedule mixes block sizes.",
+                "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. At 100 % the"
+                " model is exact; after a change it shows whether the predicted gain was reached. No value while"
+                " the load changes fast or a schedule mixes sizes.",
                 "percentunit",
-                Query(f"{measured} / ({predicted} > 0)", "{{deployment}}"),
+                Query(accuracy, NAME),
                 span=8,
                 levels=[(None, "transparent"), (1.0, "green")],
                 nothing=NO_TUNER,
@@ -188,7 +207,7 @@ def _record() -> Rows:
                 "Difference of measured from predicted step times after the last change; 0 before the first. After two large errors in a"
                 " day the tuner is held.",
                 "percent",
-                Query(of("dflash:tuner_input", name="modelErrorPercent"), "{{deployment}}"),
+                Query(of("dflash:tuner_input", name="modelErrorPercent"), NAME),
                 span=8,
                 least=None,
                 nothing=NO_TUNER,
@@ -197,7 +216,7 @@ def _record() -> Rows:
                 "Changes of the block size",
                 "Number in the preceding hour. Several an hour are flapping.",
                 "short",
-                Query(changed, "{{deployment}}"),
+                Query(changed, NAME),
                 span=8,
             ).links([runbook("tuner-flapping")]),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 from hack.pictures.scene import ENGINES, RULES, Scene
 from monitoring.dashboards import ALL, DIRECTORY
 from monitoring.dashboards.queries import EMPTY_BY_NATURE, OF_ONE_ENGINE, UNRECORDED_BY_NATURE, PanelQuery, dashboards, panels, queries
+from monitoring.dashboards.samples import WINDOW_S
+from monitoring.labels import LABELS
 from monitoring.recording_rules import rules
 from testbed.cluster import Cluster
 from testbed.gates import each_gate
@@ -60,6 +63,8 @@ def stage(cluster: Cluster, rights: None, simulator: SimulatorProcess) -> Iterat
         scene.wait_series("predictions of both tuners", "count by (deployment) (dflash:tuner_predicted_tokens_per_second offset 6s)", both)
         scene.change_drafter("b" * 40)
         candidates = 'on (namespace, deployment, revision) group_left () dflash:revision_info{role="candidate"}'
+        observed = f"dflash:revision_pods offset {WINDOW_S + 6}s * {candidates}"
+        scene.wait_series("both candidates observed for the window of a ratio", observed, both)
         for what in ("acceptance_length", 'ttft_seconds{quantile="0.95"}'):
             scene.wait_series("both candidates under traffic", f"dflash:revision_{what} offset 6s * {candidates}", both)
         scene.wait_series("both candidates compared", 'count by (deployment) (dflash:rollout_metric{side="stable"} offset 6s)', both)
@@ -109,6 +114,20 @@ def test_both_engines_are_in_every_panel(name: str, stage: Stage) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_table_has_one_row_per_entity(name: str, stage: Stage) -> None:
+    """As for made-up series in tests/monitoring/test_panels.py, here for those of real engines and of the operator."""
+    tables = [panel for panel in panels(dashboards(ROOT / DIRECTORY)[name]) if panel.kind == "table"]
+    for panel in tables:
+        answers = [[one["metric"] for one in stage.ask(query)] for query in panel.queries]
+        keys = frozenset.intersection(*(frozenset(labels) for found in answers for labels in found))
+        for query, found in zip(panel.queries, answers, strict=True):
+            rows = Counter(tuple(labels[key] for key in sorted(keys)) for labels in found)
+            assert max(rows.values()) == 1, (panel.title, query.ref, rows)
+        own = [label for found in answers for label in sorted({label for labels in found for label in labels} - keys)]
+        assert len(set(own)) == len(own), (panel.title, own)
+
+
 def test_candidate_and_stable_are_told_apart(stage: Stage) -> None:
     found = {query.panel: query for query in queries(dashboards(ROOT / DIRECTORY)["rollout"])}
     for panel in ("Acceptance length", "Requests by role", "Pods by role", "Time of a request, p95"):
@@ -130,6 +149,12 @@ def test_every_rule_is_evaluated_and_recorded_as_it_says(stage: Stage, capsys: p
         labels = {frozenset(one["metric"]) - {"__name__"} for one in answer}
         if labels != {frozenset(rule.keys)}:
             wrong.append(f"{rule.record} has {labels or 'no series'}")
+        wrong += [
+            f'{rule.record}{{{label}="{value}"}} is no {LABELS[label].meaning}'
+            for one in answer
+            for label, value in one["metric"].items()
+            if label != "__name__" and not re.fullmatch(LABELS[label].values, value)
+        ]
         if answer and not any(math.isfinite(float(one["value"][1])) for one in answer):
             wrong.append(f"{rule.record} is never a number")
     kinds = Counter(rule["type"] for rule in evaluated)

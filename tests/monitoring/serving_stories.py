@@ -85,7 +85,7 @@ def _replicas() -> list[Story]:
         labels = label_set(type="MetricsAvailable", status="False", reason=reason, **DEPLOYMENT)
         return {f"dflash_condition_since_timestamp_seconds{labels}": gauge(*load_samples)}
 
-    serving = {f"dflash_replicas{label_set(state='serving', **DEPLOYMENT)}": gauge((2, 40))}
+    serving = {f"dflash_replicas_serving{label_set(**DEPLOYMENT)}": gauge((2, 40))}
     down = Firing("team/qwen: engine pods without an answer for an hour: 1", DEPLOYMENT)
     blind = Firing("team/qwen: engines serve, but the operator or Prometheus gets no metrics from them", DEPLOYMENT)
     pods = _of_deployment(pods=gauge((None, 30), (2, 10)))
@@ -194,7 +194,7 @@ def _conditions() -> list[Story]:
     budget = of("startup_budget_seconds", gauge((1200, 90)))
     down = since("Available", "False", "TooFewReplicas", (0, 50), (None, 40))
     stalled = since("Stalled", "True", "EngineFailing", (0, 20), (None, 70))
-    served = of("replicas", gauge((2, 5), (0, 85)), state="serving")
+    served = of("replicas_serving", gauge((2, 5), (0, 85)))
     reason = DEPLOYMENT | {"type": "Stalled", "status": "True", "reason": "EngineFailing"}
     slow = Firing("team/qwen: too few ready replicas for 33m 0s", DEPLOYMENT)
     terminal = Firing("team/qwen: too few ready replicas for 10m 0s", DEPLOYMENT)
@@ -204,7 +204,7 @@ def _conditions() -> list[Story]:
     conflict = Firing(
         "team/qwen: another field manager keeps changing fields that the operator owns", DEPLOYMENT | {"reason": "FieldFight"}
     )
-    two_of_three = of("replicas", gauge((3, 120)), state="desired") | of("replicas", gauge((2, 90), (3, 30)), state="serving")
+    two_of_three = of("replicas_desired", gauge((3, 120))) | of("replicas_serving", gauge((2, 90), (3, 30)))
     moving = {f"dflash_rollout_phase{label_set(phase='Progressing', **DEPLOYMENT)}": gauge((1, 120))}
     held = {f"dflash_rollout_phase{label_set(phase='Held', **DEPLOYMENT)}": gauge((1, 120))}
     return [

@@ -64,8 +64,8 @@ def test_what_a_status_says_can_be_alerted_on() -> None:
     ) in found
     assert 'dflash_notice{deployment="demo",namespace="ns",reason="FieldFight"} 1.0' in found
     assert [line for line in found if line.startswith("dflash_replicas")] == [
-        f'dflash_replicas{{{of},state="desired"}} 3.0',
-        f'dflash_replicas{{{of},state="serving"}} 2.0',
+        f"dflash_replicas_desired{{{of}}} 3.0",
+        f"dflash_replicas_serving{{{of}}} 2.0",
     ]
     assert f"dflash_startup_budget_seconds{{{of}}} 900.0" in found
     assert f"dflash_startup_seconds{{{of}}} 240.5" in found
@@ -146,9 +146,9 @@ def test_a_reconcile_that_asks_for_another_look_gets_it() -> None:
 @pytest.mark.parametrize(
     ("error", "counted"),
     [
-        (Unavailable(503, "ServiceUnavailable", "later"), 'dflash_reconcile_errors_total{reason="Unavailable"} 3.0'),
-        (Invalid(422, "Invalid", "no"), 'dflash_reconcile_errors_total{reason="Invalid"} 3.0'),
-        (KeyError("bug"), 'dflash_reconcile_errors_total{reason="KeyError"} 3.0'),
+        (Unavailable(503, "ServiceUnavailable", "later"), 'dflash_reconcile_errors_total{error="Unavailable"} 3.0'),
+        (Invalid(422, "Invalid", "no"), 'dflash_reconcile_errors_total{error="Invalid"} 3.0'),
+        (KeyError("bug"), 'dflash_reconcile_errors_total{error="KeyError"} 3.0'),
     ],
 )
 def test_a_failure_is_counted_and_tried_again_later_and_later(error: Exception, counted: str) -> None:
