@@ -1,10 +1,12 @@
-"""The spec of the chart's ValidatingAdmissionPolicy: what only catalog and releases know, in CEL, so that the API server refuses it at once.
+"""The spec of the chart's ValidatingAdmissionPolicy: CEL that refuses at once what only the catalog and the table of releases know.
 
 The tables are part of the policy, as variables. A ConfigMap as parameter would be one object and one read more for data that changes only
 with the chart, and a key of a ConfigMap cannot hold the ``/`` of a model's name.
 
-The operator checks the same (``validation._blocks``, ``Catalog.problem``, ``Releases.dialect``) and a test compares the two. What CEL cannot
-tell is let through, and so is an object whose evaluation fails: the operator then says in ``Stalled`` what is wrong.
+The operator checks the same (``validation.problems``, ``Catalog.problem``, ``Releases.dialect``), and a test compares the two. What CEL
+cannot tell is let through, and so is an object whose evaluation fails: the operator then says in ``Stalled`` what is wrong.
+
+The functions used here are in the CEL of Kubernetes 1.29 and later (apiserver, pkg/cel/environment/base.go), so 1.30 has them all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``python -m hack.chart_reference CHART`` rewrites what is generated in a chart.
 
 These are the descriptions of its values in README.md and values.schema.json, the releases that its templates check against, in
-files/oldest_releases.yaml, and what the API server checks, in files/admission_policy.yaml. ``values.yaml`` explains each value by a comment above it that begins with ``# --``, and a section by a line
-``## Title``. They produce
+files/oldest_releases.yaml, and what the API server checks, in files/admission_policy.yaml. ``values.yaml`` explains each value by a comment
+above it that begins with ``# --``, and a section by a line ``## Title``. They produce
 
 - in README.md, the text between ``<!-- generated: NAME -->`` and ``<!-- end -->``: ``values``, and ``settings`` from the operator's own;
 - in values.schema.json, every ``description``, what is ``required``, the properties of ``settings``, and the Kubernetes types that the

@@ -90,9 +90,9 @@ class Server:
         try:
             self.cluster.api.request(method, path, body)
         except ApiError as error:
-            assert error.status == 422, error
             _, denied, words = str(error).partition(" denied request: ")
-            assert denied, error
+            if error.status != 422 or not denied:
+                raise
             return words
         return ""
 
