@@ -1,8 +1,8 @@
 """``python -m hack.chart_reference CHART`` rewrites what is generated in a chart.
 
-These are the descriptions of its values in README.md and values.schema.json, and the releases that its templates check against, in
-files/oldest_releases.yaml. ``values.yaml`` explains each value by a comment above it that begins with ``# --``, and a section by a line
-``## Title``. They produce
+These are the descriptions of its values in README.md and values.schema.json, the releases that its templates check against, in
+files/oldest_releases.yaml, and what the API server checks, in files/admission_policy.yaml. ``values.yaml`` explains each value by a comment
+above it that begins with ``# --``, and a section by a line ``## Title``. They produce
 
 - in README.md, the text between ``<!-- generated: NAME -->`` and ``<!-- end -->``: ``values``, and ``settings`` from the operator's own;
 - in values.schema.json, every ``description``, what is ``required``, the properties of ``settings``, and the Kubernetes types that the
@@ -29,6 +29,7 @@ import yaml
 
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.runtime.settings import PREFIX, Settings
+from hack.admission_policy import admission_policy
 from hack.docs_tables import renewed as renewed_docs
 
 KUBERNETES = "1.35"
@@ -309,13 +310,14 @@ def oldest_releases() -> str:
 
 
 def renewed(chart: Path) -> dict[Path, str]:
-    """Returns the expected README.md, values.schema.json and files/oldest_releases.yaml of a chart, by path."""
+    """Returns the expected README.md, values.schema.json and generated files of a chart, by path."""
     documented = values((chart / "values.yaml").read_text(encoding="utf-8"))
     schema_file, readme_file = chart / "values.schema.json", chart / "README.md"
     return {
         schema_file: schema_text(schema(json.loads(schema_file.read_text(encoding="utf-8")), documented, alert_names(chart))),
         readme_file: readme(readme_file.read_text(encoding="utf-8"), documented),
         chart / "files" / "oldest_releases.yaml": oldest_releases(),
+        chart / "files" / "admission_policy.yaml": admission_policy(),
     }
 
 

@@ -25,7 +25,10 @@ USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
 
 
 def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
-    """Installs CRD, ServiceAccount and RBAC with Helm, without the operator's own pods: kwok's pods run no program."""
+    """Installs CRD, ServiceAccount and RBAC with Helm, without the operator's own pods: kwok's pods run no program.
+
+    Also without the admission policy, so that what it refuses reaches the operator, which has to tell the same.
+    """
     cluster.helm(
         "upgrade",
         "--install",
@@ -33,7 +36,7 @@ def install_chart(cluster: Cluster, *, crds: bool = True) -> None:
         str(CHART),
         f"--namespace={NAMESPACE}",
         "--create-namespace",
-        "--set=deployment.create=false,dashboards.enabled=false",
+        "--set=deployment.create=false,dashboards.enabled=false,admissionPolicy.enabled=false",
         f"--set=fullnameOverride={SERVICE_ACCOUNT}",
         f"--set=crds.install={str(crds).lower()}",
     )

@@ -26,7 +26,8 @@ def operator(cluster: Cluster) -> Iterator[Operator]:
     """``kubectl`` in a namespace of its own, with the rights that the chart gives the operator and no others."""
     namespace = cluster.create_namespace()
     release = f"operator-{namespace}"
-    options = ("--namespace", namespace, "--set", f"deployment.create=false,crds.install=false,fullnameOverride={release}")
+    values = f"deployment.create=false,crds.install=false,admissionPolicy.enabled=false,fullnameOverride={release}"
+    options = ("--namespace", namespace, "--set", values)
     cluster.helm("install", release, str(CHART), *options)
     kubeconfig = cluster.service_account_kubeconfig(namespace, release)
 

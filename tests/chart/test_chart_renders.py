@@ -21,7 +21,9 @@ CASES: dict[str, dict[str, Any]] = {
         "watchNamespaces": ["team-a"],
         "crds": {"install": False},
         "rbac": {"readNodes": False, "aggregateRoles": False},
+        "admissionPolicy": {"enabled": False},
     },
+    "policy-that-warns": {"watchNamespaces": ["team-a"], "admissionPolicy": {"validationActions": ["Warn", "Audit"]}},
     "rights-made-elsewhere": {"rbac": {"create": False}, "serviceAccount": {"create": False, "name": "dflash"}},
     "private-registry": {
         "global": {"imageRegistry": "registry.example", "imagePullSecrets": ["shared", {"name": "second"}]},
@@ -156,7 +158,7 @@ def test_objects_have_unique_names_the_common_labels_and_a_namespace(case: str) 
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
         assert labels["app.kubernetes.io/instance"] == "dflash-operator"
-        cluster_wide = manifest["kind"].startswith("ClusterRole") or manifest["kind"] == "CustomResourceDefinition"
+        cluster_wide = manifest["kind"].startswith(("ClusterRole", "ValidatingAdmission")) or manifest["kind"] == "CustomResourceDefinition"
         assert ("namespace" in manifest["metadata"]) != cluster_wide
 
 
@@ -198,7 +200,8 @@ def test_keeping_and_installing_the_definition_can_be_switched_off() -> None:
 
 def test_without_a_deployment_nothing_of_the_process_remains() -> None:
     kinds = {manifest["kind"] for manifest in manifests({"deployment": {"create": False}, "dashboards": {"enabled": False}})}
-    assert kinds == {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    rights = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert kinds == {"CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} | rights
 
 
 def test_two_releases_share_no_object() -> None:

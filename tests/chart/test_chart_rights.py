@@ -76,7 +76,8 @@ def test_serving_the_own_namespace() -> None:
 
 
 def test_a_user_without_cluster_rights_can_install() -> None:
-    values = {**NAMESPACED, "crds": {"install": False}, "rbac": {"readNodes": False, "aggregateRoles": False}}
+    off = {"crds": {"install": False}, "admissionPolicy": {"enabled": False}}
+    values = {**NAMESPACED, **off, "rbac": {"readNodes": False, "aggregateRoles": False}}
     assert {manifest["metadata"].get("namespace") for manifest in manifests(values)} == {"team-a", "team-b", NAMESPACE}
 
 

@@ -64,6 +64,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "documentation without scheme": ({"docsUrl": "git.example/docs"}, "at '/docsUrl'", "does not match pattern"),
     "section without fields": ({"prometheus": None}, "at ''", "missing property 'prometheus'"),
     "inner section without fields": ({"metrics": {"serviceMonitor": None}}, "at '/metrics'", "missing property 'serviceMonitor'"),
+    "policy that does nothing": ({"admissionPolicy": {"validationActions": []}}, "validationActions'", "minItems: got 0, want 1"),
+    "policy with an unknown action": ({"admissionPolicy": {"validationActions": ["Refuse"]}}, "validationActions/0'", "one of 'Deny'"),
     "pull secret as text": ({"imagePullSecrets": ["a"]}, "at '/imagePullSecrets/0'", "got string, want object"),
 }
 
@@ -76,6 +78,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two tokens": ({"prometheus": {"url": "http://a", "bearerToken": {"secretName": "a", "serviceAccount": True}}}, "exclude each other"),
     "two authorities": ({"prometheus": {"url": "http://a", "tls": {"caSecretName": "a", "caConfigMapName": "b"}}}, "exclude each other"),
+    "refusing and warning": ({"admissionPolicy": {"validationActions": ["Deny", "Warn"]}}, "Deny and Warn exclude each other"),
     "many leaders": ({"settings": {"leaderElection": False}}, "set replicaCount=1"),
     "setting as variable": ({"extraEnv": [{"name": "DFLASH_WORKERS", "value": "1"}]}, "belongs into settings"),
     "variable of the chart": ({"extraEnv": [{"name": "POD_NAME", "value": "a"}]}, "extraEnv: the chart sets POD_NAME itself"),

@@ -310,7 +310,8 @@ def test_a_user_with_rights_in_one_namespace_can_install_there(own_cluster: Clus
     # A binding takes effect when the API server's cache has it; admin is put together by a controller.
     for resource in ("deployments.apps", "controllerrevisions.apps"):
         wait_until(partial(may_create, cluster, kubeconfig, resource), f"the right to create {resource}")
-    values = f"--set=watchNamespaces={{{namespace}}},crds.install=false,rbac.readNodes=false,rbac.aggregateRoles=false"
+    off = "crds.install=false,rbac.readNodes=false,rbac.aggregateRoles=false,admissionPolicy.enabled=false"
+    values = f"--set=watchNamespaces={{{namespace}}},{off}"
     install(cluster, namespace, values, f"--kubeconfig={kubeconfig}")
     install(cluster, namespace, values, f"--kubeconfig={kubeconfig}", verb="upgrade")
     cluster.helm("uninstall", RELEASE, "--namespace", namespace, f"--kubeconfig={kubeconfig}")

@@ -70,6 +70,14 @@ DFlashDeployments of %s are served already, by release %s in namespace %s; two o
 different watchNamespaces, or uninstall one. Where that release's role was left behind by mistake, delete it or set refuseOverlap=false.
 {{- end -}}
 
+{{/* The API server takes no binding that both refuses and warns. */}}
+{{- define "dflash-operator.checkAdmissionPolicy" -}}
+{{- $actions := .Values.admissionPolicy.validationActions -}}
+{{- if and (has "Deny" $actions) (has "Warn" $actions) -}}
+{{- fail "admissionPolicy.validationActions: Deny and Warn exclude each other; what is refused needs no warning, so remove one" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dflash-operator.podMonitorRemedy" }}
 
 metrics.enginePodMonitor.enabled is true, and this cluster does not serve PodMonitor (monitoring.coreos.com/v1). Install Prometheus Operator

@@ -19,6 +19,11 @@ Name of what does not live in the release's namespace: two releases of one name 
 {{- printf "%s:%s" .Release.Namespace (include "dflash-operator.fullname" .) -}}
 {{- end -}}
 
+{{/* The same for kinds whose names may have no colon. No namespace has a dot either. */}}
+{{- define "dflash-operator.clusterDnsName" -}}
+{{- printf "%s.%s" .Release.Namespace (include "dflash-operator.fullname" .) -}}
+{{- end -}}
+
 {{- define "dflash-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "dflash-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
