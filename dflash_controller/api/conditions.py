@@ -74,6 +74,7 @@ class Reason(StrEnum):
     CONFIG_MISSING = "ConfigMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
     ENGINE_FAILING = "EngineFailing"
+    SIDECAR_FAILING = "SidecarFailing"
     ROLLED_BACK = "RolledBack"
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
@@ -228,6 +229,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.CONTAINER_NOT_CREATED: ReasonDoc(
         "A container was never created or started, so there is no log.", "Look at the pod's events, as the message says."
+    ),
+    Reason.SIDECAR_FAILING: ReasonDoc(
+        "A container that this operator did not add keeps a pod from being Ready. It says nothing about the engine.",
+        "Fix that container, or what injects it; the message names it and the command that shows more.",
     ),
     Reason.ENGINE_FAILING: ReasonDoc(
         "An engine exits, is killed, or does not serve within its start-up budget.",
