@@ -74,6 +74,7 @@ class Reason(StrEnum):
     CONFIG_MISSING = "ConfigMissing"
     CONTAINER_NOT_CREATED = "ContainerNotCreated"
     ENGINE_FAILING = "EngineFailing"
+    SIDECAR_FAILING = "SidecarFailing"
     ROLLED_BACK = "RolledBack"
     ANALYSIS_DEADLINE_EXCEEDED = "AnalysisDeadlineExceeded"
     PERMISSION_DENIED = "PermissionDenied"
@@ -230,6 +231,10 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.CONTAINER_NOT_CREATED: ReasonDoc(
         "A container was never created or started, so there is no log.", "Look at the pod's events, as the message says."
     ),
+    Reason.SIDECAR_FAILING: ReasonDoc(
+        "A container that this operator did not add keeps a pod from being Ready. It says nothing about the engine.",
+        "Fix that container, or what injects it; the message names it and the command that shows more.",
+    ),
     Reason.ENGINE_FAILING: ReasonDoc(
         "An engine exits, is killed, or does not serve within its start-up budget.",
         "Read the container's log, as the message says; it quotes the last words.",
@@ -368,7 +373,8 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."
     ),
     Reason.FIELD_FIGHT: ReasonDoc(
-        "Another field manager keeps changing a field.", "Stop the field manager that the message names, or leave the field to it."
+        "Another field manager keeps changing a field. This is an event only: the status does not show it.",
+        "Stop the field manager that the message names, or leave the field to it.",
     ),
     Reason.OUTAGE_AHEAD: ReasonDoc(
         "With one replica and no surge the service is down while the model loads.",

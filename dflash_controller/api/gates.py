@@ -102,7 +102,7 @@ class RestartsGate(MetricGate):
     """Restarts of engine containers. The limit is the number that is tolerated."""
 
     limit: Annotated[float | None, POLICY] = Field(
-        None, ge=0, le=1000, description="Most container restarts of the candidate's pods since they were first Ready. Default 0."
+        None, ge=0, le=1000, description="Most restarts of the engine containers of the candidate since they were first Ready. Default 0."
     )
     min_samples: Annotated[int | None, POLICY] = Field(
         None, ge=1, le=10_000_000, description="With fewer candidate pods past their warm-up the verdict is Inconclusive."
@@ -220,7 +220,7 @@ GATE_SPECS: Mapping[str, GateSpec] = {
         RestartsGate,
         Role.GUARDRAIL,
         Gate(True, limit=0, min_samples=1, interval_s=30, window_s=300),
-        compared="container restarts since first Ready",
+        compared="restarts of the engine container since first Ready",
         limit_unit="in all",
         samples="pods",
     ),

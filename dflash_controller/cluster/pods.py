@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Pod
+from dflash_controller.render import prefetch
 
 
 def project(pod: Mapping[str, Any]) -> Pod:
@@ -19,7 +20,8 @@ def project(pod: Mapping[str, Any]) -> Pod:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     ready, scheduled = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    worst = _worst(containers)
+    ours = [container for container in containers if container["name"] in _RENDERED]
+    worst, foreign = _of_all(ours, [container for container in containers if container["name"] not in _RENDERED])
     gated = scheduled.get("status") == "False" and scheduled.get("reason") == "SchedulingGated"
     role, (workload, controller) = labels.get(names.LABEL_ROLE, ""), _owners(metadata)
     group = labels.get(f"{_GROUPS}/group-index")
@@ -36,7 +38,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         ready=ready.get("status") == "True",
         ready_since=_since(ready, "True"),
         terminating="deletionTimestamp" in metadata,
-        restarts=sum(container.get("restartCount", 0) for container in containers),
+        restarts=sum(container.get("restartCount", 0) for container in ours),
         waiting_reason=worst.waiting_reason,
         message=worst.message or status.get("message"),
         unschedulable=(_gates(pod) if gated else scheduled.get("message") or "Unschedulable")
@@ -50,6 +52,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         container=worst.container,
         exit_code=worst.exit_code,
         exit_reason=worst.exit_reason,
+        foreign=foreign,
         mounts=_mounts(pod) if _not_set_up(status, conditions) else None,
         workload=workload,
         controller=controller,
@@ -60,6 +63,8 @@ def project(pod: Mapping[str, Any]) -> Pod:
 
 _GROUPS = "leaderworkerset.sigs.k8s.io"
 _SERVED = (names.ROLE_ENGINE, names.ROLE_WORKER)
+_RENDERED = frozenset({names.ENGINE_CONTAINER, prefetch.CONTAINER})
+"""Every container that the operator renders. A webhook may add others, and their exits say nothing about an engine."""
 
 
 def _owners(metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -105,6 +110,21 @@ class _Worst:
 _HARMLESS = (None, "ContainerCreating", "PodInitializing")
 """Reasons with which a container waits that has no trouble."""
 _AFTER_AN_EXIT = "CrashLoopBackOff"
+
+
+def _of_all(ours: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> tuple[_Worst, bool]:
+    """Returns the container that keeps a pod from being Ready, and whether it is one that the operator did not add.
+
+    One of the others is named only if it is not ready itself and the operator's own are not the cause.
+    """
+    worst = _worst(ours)
+    exits = worst.exit_code is not None and not all(container.get("ready") for container in ours)
+    if exits or worst.waiting_reason not in _HARMLESS:
+        return worst, False
+    other = _worst([container for container in others if not container.get("ready")])
+    if other.exit_code is not None or other.waiting_reason not in _HARMLESS:
+        return other, True
+    return worst, False
 
 
 def _worst(containers: Sequence[Mapping[str, Any]]) -> _Worst:

@@ -40,6 +40,7 @@ class Pod:
     """When it last became Ready; None while it is not Ready."""
     terminating: bool
     restarts: int
+    """Restarts of the containers that the operator renders."""
     waiting_reason: str | None
     """Reason of the container that keeps the pod waiting, for instance CrashLoopBackOff."""
     message: str | None
@@ -61,6 +62,8 @@ class Pod:
     """How that container ended last; None if it never failed."""
     exit_reason: str | None = None
     """For instance OOMKilled."""
+    foreign: bool = False
+    """Whether that container is one that the operator did not add, for instance the sidecar of a service mesh."""
     mounts: tuple[str, ...] | None = None
     """What it mounts (``Secret/hf-token``), while the kubelet has not set up its volumes and network; None otherwise."""
     workload: str | None = None

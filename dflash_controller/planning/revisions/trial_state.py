@@ -49,6 +49,8 @@ class Trial:
     """True if no accelerators were free for a replica above ``spec.replicas``."""
     asked_block: int | None = None
     """The ``spec.blockSize`` last acted upon; 0 if the spec had none. None if it is not recorded: an older operator made the revision."""
+    fetched: tuple[str, ...] = ()
+    """Names of the prefetch Jobs that have succeeded. A policy may have them deleted as soon as they end."""
     finding: TrialFailure | None = None
     disregards: tuple[str, ...] = ()
     """Operations (promote, abort) whose annotation was already set when the trial began. They were meant for an earlier trial."""
@@ -73,6 +75,7 @@ class Trial:
             "interruptedAtOne": self.interrupted_at_one or None,
             "withoutSurge": self.without_surge or None,
             "askedBlock": self.asked_block,
+            "fetched": list(self.fetched) or None,
             "finding": {"reason": self.finding.reason.value, "message": shorten(self.finding.message)} if self.finding else None,
             "disregards": list(self.disregards) or None,
         }
@@ -97,6 +100,7 @@ class Trial:
                 interrupted_at_one=bool(data.get("interruptedAtOne")),
                 without_surge=bool(data.get("withoutSurge")),
                 asked_block=int(asked) if asked is not None else None,
+                fetched=_names(data.get("fetched")),
                 finding=TrialFailure(Reason(finding["reason"]), str(finding["message"])) if finding else None,
                 disregards=_names(data.get("disregards")),
             )

@@ -17,7 +17,7 @@ from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.rollout.probe import reference_needed
-from dflash_controller.planning.state.prefetch_progress import PrefetchState, next_attempt, progress
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, fetched, next_attempt, progress
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.prefetch import prefetch_jobs
 
@@ -30,6 +30,8 @@ class Waiting:
     message: str
     stalls: bool = False
     probe: ProbeRequest | None = None
+    held: bool = False
+    """True if the cluster has to make room for it first."""
     jobs: tuple[Mapping[str, Any], ...] = ()
     """The Jobs to create: those that do not exist."""
 
@@ -37,17 +39,24 @@ class Waiting:
 def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> Waiting | None:
     """Returns the fetching that the candidate waits for, or None if the weights are where its pods will run. It takes no replica down."""
     jobs = _jobs(state, spec, stable, candidate)
-    found = progress(jobs, state.snapshot.others, state.snapshot.pods)
+    done = fetched_jobs(state, spec, stable, candidate)
+    found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now)
     live = {item["metadata"]["name"]: item for item in state.snapshot.others if item["kind"] == "Job"}
-    missing = tuple(job for job in jobs if job["metadata"]["name"] not in live)
+    missing = tuple(job for job in jobs if job["metadata"]["name"] not in live and job["metadata"]["name"] not in done)
     if found.state is PrefetchState.FAILED:
         again = [at for job in jobs if (at := next_attempt(live.get(job["metadata"]["name"], {}), candidate))]
         when = f"The next attempt is at {min(again):%Y-%m-%d %H:%M} UTC, or as soon as the Job is deleted" if again else "Delete the Job"
         message = f"{found.message}. {when}. {operations.remedy(candidate)}"
         return Waiting(Reason.PREFETCH_FAILED, message, stalls=True, jobs=missing)
-    if found.state is PrefetchState.RUNNING:
-        return Waiting(Reason.PREFETCHING, found.message, jobs=missing)
+    if found.state in (PrefetchState.RUNNING, PrefetchState.HELD):
+        return Waiting(Reason.PREFETCHING, found.message, held=found.state is PrefetchState.HELD, jobs=missing)
     return None
+
+
+def fetched_jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> tuple[str, ...]:
+    """Returns the names of the candidate's prefetch Jobs that have succeeded, now or before. They are stored with its trial."""
+    jobs = _jobs(state, spec, stable, candidate)
+    return fetched(jobs, state.snapshot.others, state.snapshot.pods, candidate.trial.fetched)
 
 
 def take_reference(

@@ -114,6 +114,20 @@ GROUPS_EXIT = Case(
     "groups of {workload} exit again and again and come back with new pods",
     "kubectl logs -l serving.dflash.io/revision={revision} -c engine --prefix --follow",
 )
+OTHER_EXITS = Case(
+    "container that a webhook added exits and is not ready, while the engine has no trouble of its own",
+    Kind.LOADS,
+    Reason.SIDECAR_FAILING,
+    "container {container}, which this operator did not add, exits",
+    _LOG,
+)
+OTHER_WAITS = Case(
+    "container that a webhook added cannot be created or started, while the engine has no trouble of its own",
+    Kind.LOADS,
+    Reason.SIDECAR_FAILING,
+    "container {container}, which this operator did not add, cannot be started",
+    _POD,
+)
 NO_ACCELERATORS = Case(
     "`PodScheduled` False, `Unschedulable`: `Insufficient nvidia.com/gpu` or another device",
     Kind.NO_ROOM,
@@ -209,6 +223,7 @@ ENDED = Case(
 
 CASES: Sequence[Case] = (
     *(IMAGE, CONFIG, NOT_CREATED, NOT_STARTED, NOT_SET_UP, EXITS, OUT_OF_MEMORY, KILLED, RUNS_AGAIN, GROUPS_EXIT),
+    *(OTHER_EXITS, OTHER_WAITS),
     *(NO_ACCELERATORS, UNSCHEDULABLE, NO_CLAIM, GATED),
     *(QUOTA, DENIED, NO_ANSWER, NO_ACCOUNT, FORBIDDEN, NO_PODS),
     *(EVICTED, NODE_REFUSES, ENDED),

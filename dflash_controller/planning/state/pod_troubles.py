@@ -96,7 +96,8 @@ def deadline_exceeded(state: ReconcileState, revision: str) -> bool:
 
 def failing(pod: Pod) -> bool:
     """Returns whether the pod has failed, unlike one that still loads."""
-    return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or pod.waiting_reason in cases.WAITING)
+    waits = pod.waiting_reason in cases.WAITING and not pod.foreign
+    return not pod.ready and (pod.restarts > 0 or pod.phase == "Failed" or waits)
 
 
 def _pods(state: ReconcileState, revision: str | None) -> list[Pod]:
@@ -150,6 +151,8 @@ def _of_pod(state: ReconcileState, pod: Pod) -> Trouble | None:
 
 def _container_case(pod: Pod) -> Case | None:
     case = cases.WAITING.get(pod.waiting_reason or "")
+    if pod.foreign:
+        return cases.OTHER_WAITS if case not in (None, cases.EXITS) else cases.OTHER_EXITS
     if case is cases.NOT_CREATED and pod.waiting_reason == "CreateContainerConfigError" and cases.NOT_FOUND.search(pod.message or ""):
         return cases.CONFIG
     if case is not cases.EXITS:

@@ -17,6 +17,8 @@ from dflash_controller.render.prefetch import node_of
 GENERATED_NAME_BASE = 58
 SHORTEST_PAUSE = timedelta(minutes=10)
 LONGEST_PAUSE = timedelta(hours=2)
+WITHOUT_POD = timedelta(minutes=1)
+"""Time in which a new Job gets its pod."""
 
 
 class PrefetchState(StrEnum):
@@ -24,6 +26,8 @@ class PrefetchState(StrEnum):
 
     DONE = "Done"
     RUNNING = "Running"
+    HELD = "Held"
+    """At least one Job has no pod, because it is suspended or its pod is refused."""
     FAILED = "Failed"
     """At least one Job has failed. It is deleted and created again later: see ``next_attempt``."""
 
@@ -36,8 +40,17 @@ class Progress:
     message: str = ""
 
 
-def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods: Sequence[Pod]) -> Progress:
+def progress(
+    expected: Sequence[Mapping[str, Any]],
+    live: Sequence[Object],
+    pods: Sequence[Pod],
+    fetched: Sequence[str] = (),
+    now: datetime | None = None,
+) -> Progress:
     """Returns the progress of the rendered Jobs ``expected``, given the live objects and pods. Without Jobs it is DONE.
+
+    ``fetched`` names the Jobs that are known to have succeeded: one of them that is gone is done. Without ``now`` no Job is reported for
+    having no pod.
 
     A Job's conditions say when it has ended. SuccessCriteriaMet and FailureTarget come first (Kubernetes 1.31) and are already final:
     between them and Complete or Failed, Kubernetes only waits for the pods to end.
@@ -46,14 +59,49 @@ def progress(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods
     unfinished: list[Mapping[str, Any]] = []
     for job in expected:
         item = found.get(job["metadata"]["name"])
-        if item is None or not (_condition(item, "Complete") or _condition(item, "SuccessCriteriaMet")):
+        if not _succeeded(item) if item is not None else job["metadata"]["name"] not in fetched:
             unfinished.append(job)
         if item is not None and (condition := _condition(item, "Failed") or _condition(item, "FailureTarget")):
             why = _failure(job, pods) or condition.get("message") or condition.get("reason") or "no reason given"
             return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}")
     if unfinished:
+        for job in unfinished:
+            if held := _held(found.get(job["metadata"]["name"]), pods, now):
+                return Progress(PrefetchState.HELD, held)
         return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods))
     return Progress(PrefetchState.DONE)
+
+
+def fetched(expected: Sequence[Mapping[str, Any]], live: Sequence[Object], pods: Sequence[Pod], before: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of the Jobs ``expected`` that have succeeded, those of ``before`` among them.
+
+    A Job may be deleted in the moment in which it is complete, so its pod that has succeeded tells the same. A Job needs one such pod.
+    """
+    done = {item["metadata"]["name"] for item in live if item["kind"] == "Job" and _succeeded(item)}
+    done |= {pod.workload for pod in pods if pod.role == names.ROLE_PREFETCH and pod.phase == "Succeeded"}
+    return tuple(name for job in expected if (name := job["metadata"]["name"]) in done or name in before)
+
+
+def _succeeded(job: Object) -> bool:
+    return bool(_condition(job, "Complete") or _condition(job, "SuccessCriteriaMet"))
+
+
+def _held(job: Object | None, pods: Sequence[Pod], now: datetime | None) -> str | None:
+    """Returns why a Job has no pod: it is suspended, or its pod was not created within WITHOUT_POD. None if it has one or is too new.
+
+    A Job with a failed pod pauses before its next one.
+    """
+    if job is None:
+        return None
+    name, status = job["metadata"]["name"], job.get("status") or {}
+    if (suspended := _condition(job, "Suspended")) or (job.get("spec") or {}).get("suspend"):
+        why = (suspended or {}).get("message") or "spec.suspend is true"
+        return f"Job {name}, which fetches the weights, is suspended (see kubectl describe job {name}): {why}"
+    created = _time(job["metadata"].get("creationTimestamp"))
+    has_pod = status.get("active") or status.get("failed") or status.get("succeeded") or any(pod.workload == name for pod in pods)
+    if has_pod or now is None or created is None or now - created < WITHOUT_POD:
+        return None
+    return f"Job {name}, which fetches the weights, has no pod: a quota or a policy may refuse it (see kubectl describe job {name})"
 
 
 def next_attempt(job: Object, candidate: Revision | None) -> datetime | None:

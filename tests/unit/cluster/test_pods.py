@@ -36,7 +36,7 @@ def test_a_serving_pod() -> None:
                     {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"},
                     {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"},
                 ],
-                "containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}}}],
+                "containerStatuses": [{"name": "engine", "restartCount": 2, "state": {}}, {"name": "proxy", "restartCount": 4}],
                 "initContainerStatuses": [
                     {"name": "weights", "restartCount": 1, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
                 ],
@@ -46,7 +46,7 @@ def test_a_serving_pod() -> None:
     assert pod.serving
     assert (pod.revision, pod.role, pod.node, pod.ip) == ("abc", "engine", "n1", "127.1.0.5")
     assert pod.ready_since == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    assert (pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == (3, None, None, None)
+    assert (pod.restarts, pod.waiting_reason, pod.message, pod.unschedulable) == (2, None, None, None)
     assert pod.unschedulable_since is None
 
 
@@ -133,9 +133,9 @@ def test_a_container_that_cannot_be_created_comes_before_one_that_exits() -> Non
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": {"exitCode": 1}},
     }
-    refused = {"name": "b", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
+    refused = {"name": "engine", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
     pod = project(raw({"containerStatuses": [exits, refused]}))
-    assert (pod.container, pod.waiting_reason, pod.message) == ("b", "ErrImagePull", "b: denied")
+    assert (pod.container, pod.waiting_reason, pod.message) == ("engine", "ErrImagePull", "engine: denied")
 
 
 def test_a_secret_that_is_gone_after_an_exit_is_what_keeps_the_pod() -> None:
@@ -227,3 +227,26 @@ def test_a_pod_of_a_group_knows_its_place() -> None:
     named = controlled("StatefulSet", f"demo-{HASH}-3", group="group-key=f00 worker-index=0")
     assert (named.group, named.worker_index) == ("f00", 0)
     assert (project(raw({})).group, project(raw({})).worker_index) == (None, 0)
+
+
+SIDECAR_LOOPS = {
+    "name": "istio-proxy",
+    "restartCount": 9,
+    "ready": False,
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"exitCode": 255, "reason": "Error"}},
+}
+
+
+def test_restarts_are_those_of_the_containers_that_the_operator_renders() -> None:
+    engine = {"name": "engine", "restartCount": 1, "ready": True, "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 1}}}
+    pod = project(raw({"containerStatuses": [engine, SIDECAR_LOOPS], "initContainerStatuses": [{"name": "istio-init", "restartCount": 3}]}))
+    assert (pod.restarts, pod.container, pod.foreign) == (1, "istio-proxy", True)
+
+
+def test_another_container_is_named_only_while_it_is_not_ready_and_the_engine_is_not_the_cause() -> None:
+    loads = {"name": "engine", "restartCount": 0, "ready": False, "state": {"running": {}}}
+    runs = {**SIDECAR_LOOPS, "ready": True, "state": {"running": {}}}
+    exited = {**loads, "restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
+    found = [project(raw({"containerStatuses": [*pair]})) for pair in ((loads, runs), (loads, SIDECAR_LOOPS), (exited, SIDECAR_LOOPS))]
+    assert [(pod.container, pod.foreign) for pod in found] == [(None, False), ("istio-proxy", True), ("engine", False)]

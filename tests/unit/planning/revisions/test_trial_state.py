@@ -25,6 +25,7 @@ TRIALS = st.builds(
     interrupted_at_one=st.booleans(),
     without_surge=st.booleans(),
     asked_block=st.none() | st.integers(0, 64),
+    fetched=st.sampled_from([(), ("chat-r1-fetch",)]),
     finding=st.none() | st.just(TrialFailure(Reason.IMAGE_UNAVAILABLE, "not found")),
     disregards=st.sampled_from([(), ("abort",), ("abort", "promote")]),
 )

@@ -156,3 +156,38 @@ def test_pods_and_jobs_mount_no_more_of_a_node_than_the_allowed_directory() -> N
         assert volume["hostPath"]["path"] == "/mnt/models"
         [mount] = [item for item in template["containers"][0]["volumeMounts"] if item["name"] == "storage"]
         assert mount["subPath"] == "chat"
+
+
+def test_a_job_that_has_succeeded_and_was_collected_is_not_made_again() -> None:
+    world = fetching(rollout=NIGHT)
+    name = job(world)["metadata"]["name"]
+    complete(world)
+    world.settle()
+    del world.children["Job", name]
+    world.settle()
+    assert not world.of_kind("Job")
+    assert rollout(world)[2].endswith("it opens 2026-01-01 21:00 UTC")
+    world.advance(21 * 3600)
+    world.settle()
+    assert rollout(world)[0] == "Analyzing"
+
+
+def test_a_job_that_was_deleted_before_it_ended_is_made_again() -> None:
+    world = fetching()
+    first = job(world)["metadata"]
+    del world.children["Job", first["name"]]
+    world.settle()
+    assert job(world)["metadata"]["uid"] != first["uid"]
+
+
+def test_a_suspended_job_is_told_and_holds_the_rollout_without_stalling_it() -> None:
+    world = fetching()
+    job(world)["status"] = {"conditions": [{"type": "Suspended", "status": "True", "message": "Job suspended"}]}
+    world._touch(job(world))
+    world.settle()
+    assert rollout(world)[:2] == ("Held", "Prefetching")
+    assert rollout(world)[2].endswith("is suspended (see kubectl describe job " + job(world)["metadata"]["name"] + "): Job suspended")
+    assert world.condition("Stalled") == "False"
+    complete(world)
+    world.settle()
+    assert rollout(world)[0] == "Analyzing"

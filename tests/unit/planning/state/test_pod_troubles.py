@@ -49,6 +49,13 @@ def crashes(exit: Mapping[str, Any], restarts: int = 5) -> dict[str, Any]:
     return waits("CrashLoopBackOff", message, restarts, lastState=last)
 
 
+def sidecar(reason: str, message: str) -> dict[str, Any]:
+    """A pod whose engine runs beside a container that a webhook added, which has exited more often than an engine may."""
+    last = {"terminated": {"exitCode": 255, "reason": "Error", "finishedAt": START}}
+    other = container({"waiting": {"reason": reason, "message": message}}, 9, name="istio-proxy", lastState=last)
+    return on_node(container({"running": {"startedAt": START}}), other, phase="Running")
+
+
 def unscheduled(reason: str, message: str, **spec: Any) -> dict[str, Any]:
     since = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastTransitionTime": START}
     return {"spec": spec, "status": {"phase": "Pending", "conditions": [since]}}
@@ -134,8 +141,8 @@ PODS: list[tuple[str, Case, dict[str, Any], tuple[str, ...]]] = [
     ),
     ("exits with 0", cases.EXITS, crashes({"exitCode": 0, "reason": "Completed"}), ("Completed, exit code 0",)),
     (
-        "an init container exits",
-        cases.EXITS,
+        "an init container that a webhook added exits",
+        cases.OTHER_EXITS,
         {
             "spec": {"nodeName": "b200-0"},
             "status": status(
@@ -154,6 +161,8 @@ PODS: list[tuple[str, Case, dict[str, Any], tuple[str, ...]]] = [
         },
         ("401 Client Error", "-c weights --previous"),
     ),
+    ("a sidecar exits", cases.OTHER_EXITS, sidecar("CrashLoopBackOff", "back-off 10s"), ("exit code 255", "-c istio-proxy --previous")),
+    ("no image of a sidecar", cases.OTHER_WAITS, sidecar("ErrImagePull", PULL), ("404 Not Found", "istio-proxy", "kubectl describe pod")),
     ("out of memory", cases.OUT_OF_MEMORY, crashes({"exitCode": 137, "reason": "OOMKilled"}), ("spec.podTemplate.resources",)),
     ("a probe", cases.KILLED, crashes({"exitCode": 137, "reason": "Error"}), ("a probe failed", "kubectl describe pod", "kubectl logs")),
     ("runs again", cases.RUNS_AGAIN, RUNS_AGAIN, ("CUDA error",)),

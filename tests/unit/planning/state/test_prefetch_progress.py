@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Pod
-from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, progress
+from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, fetched, progress
 from dflash_controller.render.prefetch import prefetch_jobs
 from tests.support.render_inputs import NAMESPACE, REVISION, deployment, parsed, resolved
 
@@ -135,3 +135,24 @@ def test_engine_pods_explain_nothing() -> None:
     [job] = jobs_of(CLAIM)
     found = progress([job], [lived(job, "Failed")], [pod(job, role=names.ROLE_ENGINE, message="engine: out of memory")])
     assert "out of memory" not in found.message
+
+
+def test_a_job_without_a_pod_after_a_minute_is_told_with_where_to_look() -> None:
+    [job] = jobs_of(CLAIM)
+    made = datetime(2026, 1, 1, tzinfo=UTC)
+    live = {**job, "metadata": {**job["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}, "status": {}}
+    found = progress([job], [live], [], (), made + timedelta(seconds=60))
+    assert found.state is PrefetchState.HELD
+    assert found.message.endswith("(see kubectl describe job qwen-r7f6c2d4-fetch)")
+    assert progress([job], [live], [], (), made + timedelta(seconds=59)).state is PrefetchState.RUNNING
+    for status in ({"active": 1}, {"failed": 1}):
+        assert progress([job], [live | {"status": status}], [], (), made + timedelta(hours=1)).state is PrefetchState.RUNNING
+
+
+def test_a_job_is_fetched_once_it_or_its_pod_has_succeeded_and_stays_so() -> None:
+    jobs = jobs_of(HOST, "n1", "n2", "n3", "n4")
+    one, two, three, _ = (job["metadata"]["name"] for job in jobs)
+    done = fetched(jobs, [lived(jobs[0], "Complete")], [pod(jobs[1], phase="Succeeded", workload=two)], [three, "another"])
+    assert done == (one, two, three)
+    assert progress(jobs[:3], [], [], done) == Progress(PrefetchState.DONE)
+    assert progress(jobs, [], [], done).state is PrefetchState.RUNNING
