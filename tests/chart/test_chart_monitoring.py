@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,32 @@ def test_the_operator_must_know_its_cluster_where_rules_are_grouped() -> None:
 @pytest.mark.parametrize("label", ["namespace", "a-b", "1st", ""])
 def test_a_label_that_cannot_group_is_refused(label: str) -> None:
     assert render({"metrics": {"groupLabels": [label]}}).returncode != 0
+
+
+def _expressions(node: Any) -> Iterator[str]:
+    """Every query of a dashboard's panels."""
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key == "expr")
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        yield from _expressions(child)
+
+
+def test_dashboards_show_one_cluster_at_a_time_where_one_store_holds_several() -> None:
+    values = {"metrics": {"groupLabels": ["cluster", "region"]}, "dashboards": {"enabled": True}}
+    found = [item for item in of_kind(manifests(values, apis=MONITORING), "ConfigMap") if "dashboard" in item["metadata"]["name"]]
+    assert len(found) == 6
+    for item in found:
+        (text,) = item["data"].values()
+        dashboard = json.loads(text)
+        names = [variable["name"] for variable in dashboard["templating"]["list"]]
+        assert names[:3] == ["cluster", "region", "datasource"]
+        for variable in dashboard["templating"]["list"][3:]:
+            assert 'cluster=~"$cluster", region=~"$region"' in variable["query"]
+        expressions = list(_expressions(dashboard))
+        assert len(expressions) > 10
+        for expression in expressions:
+            selectors = re.findall(r"\b(?:dflash|process)[a-zA-Z0-9_:]*(\{[^}]*\})?", expression)
+            assert all(selector.startswith('{cluster=~"$cluster", region=~"$region"') for selector in selectors), expression
+    plain = of_kind(manifests({"dashboards": {"enabled": True}}, apis=MONITORING), "ConfigMap")
+    assert all("$cluster" not in str(item["data"]) for item in plain)

@@ -130,6 +130,29 @@ join those that say who scraped a pod.
 {{- $text -}}
 {{- end -}}
 
+{{/*
+A dashboard for a store that holds several clusters: a variable for each of metrics.groupLabels, which shows one cluster at a time, and its
+matcher in every selector.
+*/}}
+{{- define "dflash-operator.ofOneCluster" -}}
+{{- $text := index . 1 -}}
+{{- with (index . 0).Values.metrics.groupLabels -}}
+{{- $matchers := "" -}}
+{{- $variables := "" -}}
+{{- range . -}}
+{{- $matchers = printf "%s%s=~\\\"$$%s\\\", " $matchers . . -}}
+{{- $query := printf "label_values(dflash_leader, %s)" . -}}
+{{- $source := dict "type" "prometheus" "uid" "${datasource}" -}}
+{{- $variable := dict "name" . "label" (title .) "type" "query" "query" $query "datasource" $source "refresh" 2 "sort" 1 "multi" false "includeAll" false -}}
+{{- $variables = printf "%s%s,\n      " $variables (toJson $variable) -}}
+{{- end -}}
+{{- $text = regexReplaceAll `([a-zA-Z0-9_:])\{([a-zA-Z_]+(=|!))` $text (printf "${1}{%s${2}" $matchers) -}}
+{{- $text = regexReplaceAll `\((dflash[a-zA-Z0-9_:]+)(,|\[|\))` $text (printf "(${1}{%s}${2}" ($matchers | trimSuffix ", ")) -}}
+{{- $text = regexReplaceAllLiteral `"templating": \{\s*"list": \[\s*` $text (printf "\"templating\": {\n    \"list\": [\n      %s" $variables) -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
 {{/* The pod of helm test must not be chosen by the Service it tests: no selector labels of ours. */}}
 {{- define "dflash-operator.testLabels" -}}
 app.kubernetes.io/name: {{ include "dflash-operator.name" . }}-test
