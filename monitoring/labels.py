@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from dflash_controller.analysis import positions
+from dflash_controller.analysis.probe import PROBE_METRICS, TEXT
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason
 from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.status import RevisionState, RolloutPhase, TuningState, Verdict
@@ -41,12 +43,14 @@ LABELS: Mapping[str, Label] = {
     ),
     "role": Label("what a revision is to its deployment", _words(*(state.lower() for state in get_args(RevisionState)))),
     "phase": Label("phase of a rollout", _words("None", *get_args(RolloutPhase))),
-    "metric": Label("metric that judges a candidate", _words(*GATE_SPECS)),
+    "metric": Label(
+        "metric on which candidate and stable are compared", _words(*GATE_SPECS, *PROBE_METRICS.values(), TEXT, positions.METRIC)
+    ),
     "verdict": Label("verdict on such a metric", _words(*get_args(Verdict))),
     "side": Label("which value of such a metric", _words("candidate", "stable", "limit")),
     "state": Label("what a tuner does", _words(*get_args(TuningState))),
     "reason": Label("reason of a condition, a notice or the tuner's state", _words(*(reason.value for reason in Reason))),
-    "name": Label("a number of the tuner's decision", "[a-zA-Z]+"),
+    "name": Label("number of the tuner's decision; some end in a block size", r"[a-zA-Z]+\d*"),
     "type": Label("type of a condition", _words(*(kind.value for kind in ConditionType))),
     "status": Label("status of a condition", _words(*get_args(ConditionStatus))),
     "le": Label("upper bound of a histogram's bucket", r"[\d.e+-]+|\+Inf"),
