@@ -34,9 +34,12 @@ def _or_zero(engine: str = "") -> str:
 
 
 def _info(engine: str) -> str:
-    """Returns one series per pod, because an engine exports one per rank and sets its own label ``engine``."""
+    """Returns one series per pod, because an engine exports one per rank and sets its own label ``engine``.
+
+    A worker of a replica over several nodes has metrics too. It is no replica, and its counts are those of its leader.
+    """
     scraped = ("namespace", "pod", *(scraped_label(source) for source in _LABELS.values()))
-    presence = f'{METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!=""}}'
+    presence = f'{METRIC_SCHEMAS[engine].presence}{{{DEPLOYMENT_LABEL}!="",{scraped_label(names.LABEL_ROLE)}!="{names.ROLE_WORKER}"}}'
     expr = f"group by ({listed(scraped)}) ({of_its_pod(presence)})"
     for label, source in _LABELS.items():
         expr = f'label_replace({expr}, "{label}", "$1", "{scraped_label(source)}", "(.*)")'

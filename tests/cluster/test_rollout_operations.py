@@ -242,8 +242,8 @@ def test_weights_are_fetched_to_every_node_before_a_replica_is_taken_and_the_job
     assert not deployment.names("jobs"), "the first revision fetches for itself"
     deployment.patch(drafter={"revision": NEW}, podTemplate={"metadata": {"annotations": FETCHING}})
     wait_until(lambda: len(fetching(deployment)) == 2, "a Job's pod on each node")
-    rollout = deployment.rollout()
-    assert (rollout["phase"], rollout["reason"]) == ("Preparing", "Prefetching")
+    wait_until(lambda: deployment.rollout().get("reason") == "Prefetching", "the status to say so")
+    assert deployment.rollout()["phase"] == "Preparing"
     assert {pod["spec"]["nodeName"] for pod in fetching(deployment)} == nodes
     assert all(f"@{NEW}" in str(pod["spec"]["containers"][0]["args"]) for pod in fetching(deployment))
 

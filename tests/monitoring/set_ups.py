@@ -61,6 +61,16 @@ def _relabelled_namespace(series: Series) -> Series:
     }
 
 
+def _beside_its_worker(series: Series) -> Series:
+    """A worker of a replica over several nodes has a page too, with the counts of the same engine."""
+    worker = {
+        name.replace('pod="a"', 'pod="a-1"').replace('serving_dflash_io_role="engine"', 'serving_dflash_io_role="worker"'): values
+        for name, values in series.items()
+    }
+    assert not worker.keys() & series.keys()
+    return series | worker
+
+
 _SET_UPS: Mapping[str, Callable[[Series], Series]] = {
     "HA pair": _pair,
     "second scrape": again,
@@ -68,6 +78,7 @@ _SET_UPS: Mapping[str, Callable[[Series], Series]] = {
     "federation": _federated,
     "federation, labels honoured": _federated_with_labels_honoured,
     "relabelled namespace": _relabelled_namespace,
+    "worker of several nodes": _beside_its_worker,
 }
 
 
