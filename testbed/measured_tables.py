@@ -9,12 +9,15 @@ measured.
 from __future__ import annotations
 
 import csv
-import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LARGEST = 1_000_000
+_LEAST, _MOST = 0.001, 1e9
+"""Limits of measured values. Beyond them arithmetic overflows, and nothing is that slow or fast."""
+_DECIMAL = re.compile(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 class TableError(ValueError):
@@ -53,7 +56,7 @@ def read_speeds(path: Path) -> list[Speed]:
             continue
         block = row.whole("block_size", at_least=2) if row.text("method") == "DFlash" else 1
         source, model, workload = row.cells.get("source", ""), row.text("model"), row.text("workload")
-        found.append(Speed(source, model, workload, row.whole("concurrency", at_least=1), block, row.number("tok_per_s", above=0)))
+        found.append(Speed(source, model, workload, row.whole("concurrency", at_least=1), block, row.number("tok_per_s")))
     if not found:
         raise TableError(f"{path}: has no row of method DFlash or AR with tok_per_s; add what was measured")
     return found
@@ -65,7 +68,7 @@ def read_lengths(path: Path) -> list[Length]:
     for row in _rows(path, ("model", "workload", "block_size", "method", "accept_len")):
         if row.text("method") != "DFlash" or not row.cells["accept_len"]:
             continue
-        block, tokens = row.whole("block_size", at_least=2), row.number("accept_len", above=0)
+        block, tokens = row.whole("block_size", at_least=2), row.number("accept_len")
         if not 1 <= tokens <= block:
             raise row.wrong("accept_len", f"is {tokens:g}", f"an acceptance length is between 1 and the block size, here {block}")
         found.append(Length(row.cells.get("source", ""), row.text("model"), row.text("workload"), block, tokens))
@@ -92,15 +95,11 @@ class _Row:
             raise self.wrong(column, f"is {text!r}", f"write a whole number from {at_least} to {_LARGEST}")
         return int(text)
 
-    def number(self, column: str, *, above: float) -> float:
+    def number(self, column: str) -> float:
         text = self.text(column)
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value <= above:
-            raise self.wrong(column, f"is {text!r}", f"write a number above {above:g}, with a point and no unit")
-        return value
+        if _DECIMAL.fullmatch(text) is None or not _LEAST <= float(text) <= _MOST:
+            raise self.wrong(column, f"is {text!r}", f"write a number from {_LEAST:g} to {_MOST:.0f}, with a point and no unit")
+        return float(text)
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:

@@ -203,7 +203,7 @@ def test_the_operator_must_know_its_cluster_where_rules_are_grouped() -> None:
     assert render(values).returncode == 0
 
 
-@pytest.mark.parametrize("label", ["namespace", "a-b", "1st", ""])
+@pytest.mark.parametrize("label", ["namespace", "a-b", "1st", "", "__name__", "severity", "le", "dflash_deployment"])
 def test_a_label_that_cannot_group_is_refused(label: str) -> None:
     assert render({"metrics": {"groupLabels": [label]}}).returncode != 0
 

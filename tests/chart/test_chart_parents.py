@@ -53,6 +53,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
             1,
             id="global of others",
         ),
+        pytest.param({"dflash-operator": {"global": None}, "dflash-models": MODEL}, True, 1, id="global of the part null"),
         pytest.param({"dflash-operator": {"enabled": None}, "dflash-models": MODEL}, True, 1, id="enabled null"),
         pytest.param({"global": None, "dflash-models": MODEL}, True, 1, id="global null"),
         pytest.param({"dflash-operator": {"global": {"imageRegistry": "registry.example"}}}, True, 0, id="global of the part"),
@@ -90,11 +91,12 @@ def test_switching_a_chart_off_that_is_in_no_parent_is_refused(chart: Path) -> N
     assert render({"enabled": True}, chart=chart).returncode == 0
 
 
-def test_an_image_of_a_parent_chart_comes_from_its_registry(parent: Path) -> None:
-    done = render({"global": {"imageRegistry": "registry.example/mirror", "imagePullSecrets": ["shared"]}}, chart=parent)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_an_image_of_a_parent_chart_comes_from_its_registry(parent: Path, end: str) -> None:
+    done = render({"global": {"imageRegistry": f"registry.example/mirror{end}", "imagePullSecrets": ["shared"]}}, chart=parent)
     [deployment] = of_kind(parsed(done.stdout), "Deployment")
     pod = deployment["spec"]["template"]["spec"]
-    assert all(container["image"].startswith("registry.example/mirror/") for container in pod["containers"])
+    assert all(container["image"].startswith("registry.example/mirror/dflash-operator") for container in pod["containers"])
     assert pod["imagePullSecrets"] == [{"name": "shared"}]
 
 

@@ -193,7 +193,7 @@ def test_null_is_refused_for_a_section_and_for_what_is_not_empty() -> None:
 def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every object of the schema that lists its properties."""
     if isinstance(node, dict):
-        if "properties" in node and node.get("type") == "object":
+        if "properties" in node and "object" in node.get("type", ""):
             yield path, node
         for key, inner in node.items():
             yield from objects(inner, f"{path}/{key}")

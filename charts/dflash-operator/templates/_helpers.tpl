@@ -61,7 +61,7 @@ annotations:
 {{- end -}}
 
 {{- define "dflash-operator.image" -}}
-{{- $registry := default .Values.global.imageRegistry .Values.image.registry -}}
+{{- $registry := default (.Values.global | default dict).imageRegistry .Values.image.registry | default "" | trimSuffix "/" -}}
 {{- $repository := ternary (printf "%s/%s" $registry .Values.image.repository) .Values.image.repository (not (empty $registry)) -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" $repository .Values.image.digest -}}
@@ -73,7 +73,7 @@ annotations:
 {{/* A list of {name: …}; global names may be strings or such objects. */}}
 {{- define "dflash-operator.imagePullSecrets" -}}
 {{- $names := list -}}
-{{- range concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
+{{- range concat ((.Values.global | default dict).imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
 {{- $names = append $names (kindIs "string" . | ternary . (get (kindIs "string" . | ternary dict .) "name")) -}}
 {{- end -}}
 {{- range uniq $names }}

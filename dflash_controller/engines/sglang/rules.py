@@ -90,7 +90,7 @@ def _ranks(line: CommandLine) -> Iterator[Broken]:
 def _attention_data_parallel(line: CommandLine) -> Iterator[Broken]:
     """srt/arg_groups/speculative_hook.py, _handle_dflash."""
     names = ("--attn-dp-size", "--enable-dp-attention")
-    if not line.speculates or not any(line.on(name) for name in names):
+    if not line.speculates or attention_data_parallel(line) <= 1:
         return
     first = next(name for name in names if line.on(name))
     if not line.at_least("0.5.23"):

@@ -52,3 +52,11 @@ def test_a_card_s_flag_that_breaks_a_rule_is_left_out() -> None:
     assert not {"--enable-deterministic-inference", "--dp-size=2"} & {*args}
     on_hopper = dataclasses.replace(base, recommended_args=recommended, gpu_product=H100)
     assert "--enable-deterministic-inference" in ENGINES["sglang"].launch(on_hopper).args
+
+
+@pytest.mark.parametrize("extra", [("--attn-dp-size=1",), ("--enable-dp-attention",), ("--dp-size=1", "--enable-dp-attention")])
+def test_attention_data_parallelism_over_one_group_is_none(extra: tuple[str, ...]) -> None:
+    for release in ("0.5.17", "0.5.23"):
+        base = request("sglang", release, "Qwen/Qwen3.5-35B-A3B", 1)
+        found = ENGINES["sglang"].problems(dataclasses.replace(base, extra_args=extra))
+        assert not [problem for problem in found if "DP attention" in problem.message]

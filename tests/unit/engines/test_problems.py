@@ -130,8 +130,6 @@ def test_other_flags_are_the_users(engine: str, token: str) -> None:
         ("0.5.17", "--speculative-draft-kv-cache-dtype=fp8_e4m3", "does not know"),
         ("0.5.17", "--mamba-radix-cache-strategy=extra_buffer_lazy", "before SGLang 0.5.18"),
         ("0.5.17", "--lora-paths=a=/a", "before SGLang 0.5.19"),
-        ("0.5.19", "--enable-dp-attention", "before SGLang 0.5.23"),
-        ("0.5.23", "--enable-dp-attention", "--enable-dp-lm-head"),
         (SGLANG, "--pp-size=2", "multiplies the ranks"),
         (SGLANG, "--pipeline-parallel-size=2", "multiplies the ranks"),
         (SGLANG, "--disaggregation-mode=decode", "split prefill"),
