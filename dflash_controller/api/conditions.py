@@ -373,7 +373,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "Something else changed a pod template the operator wrote.", "Find the writer in the workload's managedFields and stop it."
     ),
     Reason.FIELD_FIGHT: ReasonDoc(
-        "Another field manager keeps changing a field. This is an event only: the status does not show it.",
+        "Another field manager keeps changing a field.",
         "Stop the field manager that the message names, or leave the field to it.",
     ),
     Reason.OUTAGE_AHEAD: ReasonDoc(

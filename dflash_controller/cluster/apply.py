@@ -27,6 +27,8 @@ class ApplyDecision:
     """Fields that another manager keeps changing. Set when an event is due."""
     retry_after_s: float | None = None
     """Seconds until the next attempt is allowed; None if it is not delayed."""
+    contested: bool = False
+    """True as long as another manager has kept changing the object of late."""
 
 
 @dataclass(slots=True)
@@ -55,10 +57,9 @@ class ApplyMemory:
         """Decides whether to send this apply, given the live object."""
         if live is None:
             return ApplyDecision(send=True)
-        paths = drift(manifest, live)
+        paths, record = drift(manifest, live), self._records.get(identity)
         if not paths:
-            return ApplyDecision(send=False)
-        record = self._records.get(identity)
+            return ApplyDecision(send=False, contested=record is not None and self._is_contested(record))
         if record is None:
             return ApplyDecision(send=True)
         intent = digest(manifest)
@@ -86,8 +87,8 @@ class ApplyMemory:
         """Decides about an unchanged manifest whose object another manager changed: reverts it, with growing delays if that repeats."""
         now = self._clock()
         if now < record.not_before:
-            return ApplyDecision(send=False, retry_after_s=record.not_before - now)
-        if record.reverts and now - record.reverts[-1] > CONFLICT_WINDOW_SECONDS + _pause(record.conflicts):
+            return ApplyDecision(send=False, retry_after_s=record.not_before - now, contested=True)
+        if record.reverts and not self._is_recent(record):
             record.reverts.clear()
             record.conflicts = 0
         record.reverts.append(now)
@@ -96,7 +97,13 @@ class ApplyMemory:
             return ApplyDecision(send=True)
         record.conflicts += 1
         record.not_before = now + _pause(record.conflicts)
-        return ApplyDecision(send=True, conflict=tuple(paths), retry_after_s=_pause(record.conflicts))
+        return ApplyDecision(send=True, conflict=tuple(paths), retry_after_s=_pause(record.conflicts), contested=True)
+
+    def _is_contested(self, record: _Record) -> bool:
+        return record.conflicts > 0 and self._is_recent(record)
+
+    def _is_recent(self, record: _Record) -> bool:
+        return self._clock() - record.reverts[-1] <= CONFLICT_WINDOW_SECONDS + _pause(record.conflicts)
 
 
 def _pause(conflicts: int) -> float:

@@ -38,6 +38,10 @@ class ExecutionResult:
     events: int = 0
     retry_after_s: float | None = None
     """Seconds until a write that another manager keeps undoing may be tried again; None if there is none."""
+    conflicts: Mapping[Identity, str] = field(default_factory=dict)
+    """What to tell of objects that another field manager keeps changing, where it is new or has changed."""
+    uncontested: frozenset[Identity] = frozenset()
+    """Objects that no other field manager keeps changing."""
     refused: Mapping[Part, ApiError] = field(default_factory=dict)
     """The first write that the API server refused, by part."""
 
@@ -141,6 +145,8 @@ class Executor:
             self._require_child(identity, run)
         live = self._live(identity, run) if step.fence else None
         decision = self._memory.decide(identity, step.manifest, live)
+        if not decision.contested:
+            run.result = replace(run.result, uncontested=run.result.uncontested | {identity})
         if decision.retry_after_s is not None:
             held = run.result.retry_after_s
             run.result = replace(
@@ -157,7 +163,9 @@ class Executor:
         if step.fence and step.fenced:
             self._moved(step.fence, after, run)
         if decision.conflict:
-            await self._record_event(_conflict_event(identity, decision.conflict, managers), run)
+            event = _conflict_event(identity, decision.conflict, managers)
+            run.result = replace(run.result, conflicts={**run.result.conflicts, identity: event.message})
+            await self._record_event(event, run)
 
     def _fenced_manifest(self, step: Apply, run: _Run) -> Obj:
         if step.fence is None:

@@ -9,7 +9,7 @@ from dflash_controller.catalog import Catalog
 from dflash_controller.cluster.errors import ApiError, Forbidden, Unavailable, WriteRefused
 from dflash_controller.cluster.executor import ExecutionResult, Executor
 from dflash_controller.cluster.reader import Reader
-from dflash_controller.cluster.store import Store
+from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
@@ -63,6 +63,7 @@ class Reconciler:
         self._warm_up_s = warm_up_s
         self._now = now
         self._failures: dict[Key, int] = {}
+        self._conflicts: dict[Key, Mapping[Identity, str]] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconciles one deployment. Returns the seconds until the next evaluation, or None to wait for a change.
@@ -88,6 +89,8 @@ class Reconciler:
             # The API server did not answer, or refused the status itself.
             await self._report({Part.SERVING: error}, snapshot, stored)
             raise
+        known = {**self._conflicts.get(key, {}), **result.conflicts}
+        self._conflicts[key] = {identity: message for identity, message in known.items() if identity not in result.uncontested}
         self._prober.want(key, plan.probe)
         if plan.decision is not None:
             self._tuners.decided(key, plan.decision)
@@ -137,6 +140,7 @@ class Reconciler:
                 tuning=self._tuners.knowledge(snapshot, stored),
                 tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
+                field_conflicts=tuple(sorted(self._conflicts.get(key, {}).values())),
                 refusals=refusals or {},
             ),
         )
@@ -148,6 +152,7 @@ class Reconciler:
             self._metrics.forget(key)
             self._tuners.forget(key)
             self._failures.pop(key, None)
+            self._conflicts.pop(key, None)
             self._prober.forget(key)
             return
         status = deployment.get("status") or {}

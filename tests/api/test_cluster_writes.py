@@ -463,6 +463,9 @@ async def test_a_fight_over_a_field_is_reported_and_slows_down(operator: Operato
         (1, 1, 60.0),
         (0, 0, 40.0),
     ]
+    assert [bool(outcome.uncontested) for outcome in outcomes] == [True, True, False, False]
+    (told_of,) = outcomes[2].conflicts.values()
+    assert told_of.startswith("Service demo: field manager rival keeps changing")
     told = [item async for page, _ in operator.client.pages(kinds.EVENT, namespace) for item in page]
     conflict = next(item for item in told if item["reason"] == "FieldFight")
     assert "rival" in conflict["message"]

@@ -125,6 +125,7 @@ class World:
         self.probe_error: str | None = None
         self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
+        self.field_conflicts: tuple[str, ...] = ()
         self.tuning = Knowledge()
         self.advice: Advice | None = None
         """Decides in place of the tuner. None: the tuner decides, and has learned what ``tuning`` says."""
@@ -189,6 +190,7 @@ class World:
             probe_waited_s=self.probe_waited_s,
             warm_up_s=self.warm_up_s,
             tuning=tuning,
+            field_conflicts=self.field_conflicts,
             refusals=self.refusals,
         )
 

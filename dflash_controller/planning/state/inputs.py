@@ -69,5 +69,7 @@ class PlannerInputs:
     """Seconds between two evaluations of the tuner. No watch reports a change of load."""
     warm_up_s: float = 60.0
     """Seconds for which a new replica's metrics are ignored. Its first requests compile kernels and capture graphs."""
+    field_conflicts: tuple[str, ...] = ()
+    """What to tell of objects that another field manager keeps changing."""
     refusals: Mapping[Part, Blocker] = field(default_factory=dict)
     """The writes that the API server has just refused, by the part of the plan they belong to."""

@@ -55,6 +55,9 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
         )
     if ignored := _ignored(state):
         found.append((Reason.ANNOTATION_IGNORED, ignored))
+    if conflicts := state.context.field_conflicts:
+        more = f"; the same for {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+        found.append((Reason.FIELD_FIGHT, f"{conflicts[0]}{more}"))
     if strangers := state.snapshot.strangers:
         found.append((Reason.FOREIGN_OBJECT, _foreign_objects(strangers, state.snapshot.key.name)))
     if changed := foreign_template_keys(state):

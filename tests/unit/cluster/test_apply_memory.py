@@ -66,9 +66,24 @@ def test_the_third_time_within_ten_minutes_is_a_fight_that_slows_down() -> None:
         assert decision.retry_after_s is not None
         pauses.append(decision.retry_after_s)
         clock.now += decision.retry_after_s - 1.0
-        assert put_back(memory) == ApplyDecision(send=False, retry_after_s=1.0)
+        assert put_back(memory) == ApplyDecision(send=False, retry_after_s=1.0, contested=True)
         clock.now += 1.0
     assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
+
+
+def test_an_object_counts_as_contested_from_the_third_time_until_it_has_been_left_alone() -> None:
+    clock = Clock()
+    memory = ApplyMemory(clock)
+    memory.applied(IDENTITY, manifest(1), None, live(1))
+    seen = []
+    for _ in range(3):
+        put_back(memory)
+        seen.append(memory.decide(IDENTITY, manifest(1), live(1)).contested)
+    assert seen == [False, False, True]
+    clock.now += 600.0
+    assert memory.decide(IDENTITY, manifest(1), live(1)).contested
+    clock.now += 61.0
+    assert not memory.decide(IDENTITY, manifest(1), live(1)).contested
 
 
 def test_a_repair_now_and_then_is_no_fight_and_a_quiet_time_ends_one() -> None:

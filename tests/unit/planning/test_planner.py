@@ -466,3 +466,14 @@ def test_pods_that_became_ready_after_the_last_measurement_are_not_called_missin
     world.edit(lambda spec: spec.update(replicas=0))
     world.settle()
     assert (world.condition("MetricsAvailable"), world.reason("MetricsAvailable")) == ("False", "NoPods")
+
+
+def test_a_field_that_another_manager_keeps_changing_is_a_notice_as_long_as_it_lasts() -> None:
+    world = settled()
+    world.field_conflicts = ("Deployment chat-r1: field manager flux keeps changing spec.replicas", "Service chat: ...")
+    world.settle()
+    (notice,) = [item for item in world.deployment["status"]["notices"] if item["reason"] == "FieldFight"]
+    assert notice["message"] == "Deployment chat-r1: field manager flux keeps changing spec.replicas; the same for 1 more"
+    world.field_conflicts = ()
+    world.settle()
+    assert "FieldFight" not in str(world.deployment["status"].get("notices"))
