@@ -36,7 +36,7 @@ from testbed.waiting import wait_until
 SECTIONS = ((ROOT / "README.md", "Install"), (ROOT / "docs" / "how-to" / "install.md", "Check the installation"))
 """Page and heading, in the order in which they are followed, in one shell."""
 RULES = ROOT / "charts" / "dflash-operator" / "files" / "rules"
-RULES = ROOT / "charts" / "dflash-operator" / "files" / "rules" / "dflash.rules.yaml"
+RULE_FILE = ROOT / "charts" / "dflash-operator" / "files" / "rules" / "dflash.rules.yaml"
 PROMETHEUS_URL = "http://prometheus.monitoring:9090"
 """As the pages have it."""
 PACE = {"scrape_seconds": "1", "metrics_window_seconds": "30", "log_format": "text"}
@@ -340,7 +340,7 @@ def test_a_stranger_can_follow_the_pages(stage: Stage, shell: Shell, capsys: pyt
 
 
 def test_the_pages_ask_prometheus_for_what_the_rules_record() -> None:
-    recorded = set(re.findall(r"record: (dflash:\S+)", RULES.read_text(encoding="utf-8")))
+    recorded = set(re.findall(r"record: (dflash:\S+)", RULE_FILE.read_text(encoding="utf-8")))
     asked = re.findall(r"query=(dflash:[\w:]+)", "\n".join(commands()))
     assert len(asked) == 2
     assert set(asked) <= recorded
