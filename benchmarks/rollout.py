@@ -7,8 +7,8 @@ drafters: equal, and with 10 % and 5 % shorter acceptance length at the same ste
 
 Scenarios: ``slow`` has 20 requests/min per replica, read every 30 s and judged every 60 s; ``fast`` has 5 requests/s per replica, read
 every 15 s and judged every 30 s; ``sticky`` is like slow, but with sessions that stay on one replica. ``HARSHER`` are variants of sticky
-with more dependence. The time to a verdict starts when the
-candidate is Ready, includes the warm-up, and is taken over the equal and the 10 % worse drafter; a trial without a verdict counts as 2 h.
+with more dependence. The time to a verdict starts when the candidate is Ready, includes the warm-up, and is taken over the equal and the
+10 % worse drafter; a trial without a verdict counts as 2 h.
 
 It prints one JSON object to standard output and progress to standard error. Shares are over all scenarios together, with Wilson's 95 %
 bounds. The exit status is 1 if a target is missed.

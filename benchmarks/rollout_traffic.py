@@ -10,7 +10,6 @@ step times), and is counted when it ends, as by SGLang.
 
 from __future__ import annotations
 
-import csv
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
+from testbed.measured_tables import read_lengths
 from testbed.simulator.table import SEED_ACCEPT, Table
 
 MODEL, BLOCK = "Qwen3.5-9B", 16
@@ -78,12 +78,7 @@ class _Model:
 
 @lru_cache(maxsize=1)
 def _model() -> _Model:
-    with SEED_ACCEPT.open(newline="") as rows:
-        lengths = [
-            float(row["accept_len"])
-            for row in csv.DictReader(rows)
-            if (row["model"], row["block_size"], row["method"]) == (MODEL, str(BLOCK), "DFlash")
-        ]
+    lengths = [length.tokens for length in read_lengths(SEED_ACCEPT) if (length.model, length.block_size) == (MODEL, BLOCK)]
     chances = np.linspace(0.02, 0.9995, 4000)
     table = Table.load().model(MODEL)
     batches = range(1, 65)

@@ -58,9 +58,7 @@ def radius(error: float, freedom: float, tightest_at: float, alpha: float, bias:
     as often as stated over all evaluations together, so ``alpha`` is then halved. Both were found by simulation and are checked by a test.
     ``bias_alpha`` is the level for ``bias``, if it is not ``alpha``.
     """
-    bias_alpha = alpha if bias_alpha is None else bias_alpha
-    if bias > error:
-        alpha, bias_alpha = alpha / 2, bias_alpha / 2
+    alpha, bias_alpha = _levels(alpha, bias_alpha, error, bias)
     sampling = student_deviate(mixture_deviate(error, tightest_at, alpha), freedom) * error if error > 0 else 0.0
     return math.hypot(sampling, normal_deviate(bias_alpha) * bias)
 
@@ -77,11 +75,15 @@ def deadline_radius(
     """
     if elapsed_s <= 0 or elapsed_s > deadline_s:
         return math.inf
-    bias_alpha = alpha if bias_alpha is None else bias_alpha
-    if bias > error:
-        alpha, bias_alpha = alpha / 2, bias_alpha / 2
+    alpha, bias_alpha = _levels(alpha, bias_alpha, error, bias)
     deviate = normal_deviate(alpha / 2) * math.sqrt(deadline_s / elapsed_s)
     return math.hypot(student_deviate(deviate, freedom) * error, normal_deviate(bias_alpha) * bias)
+
+
+def _levels(alpha: float, bias_alpha: float | None, error: float, bias: float) -> tuple[float, float]:
+    """Returns the levels for the sampling error and for ``bias``, both halved if ``bias`` is the larger of the two (see ``radius``)."""
+    divisor = 2 if bias > error else 1
+    return alpha / divisor, (alpha if bias_alpha is None else bias_alpha) / divisor
 
 
 def lasting_radius(alpha: float, bias: float) -> float:

@@ -108,7 +108,7 @@ and a link in a dashboard, which would lead nowhere, goes.
 {{- end -}}
 
 {{/*
-Rules of Prometheus, grouped by further labels (monitoring/grouping.py): they go in front of every clause's namespace. Labels of replicas
+Rules of Prometheus, grouped by further labels (tests/monitoring/grouping.py does the same, for promtool): they go in front of every clause's namespace. Labels of replicas
 join those that say who scraped a pod.
 */}}
 {{- define "dflash-operator.grouped" -}}

@@ -23,15 +23,14 @@ from dflash_controller.api.speculation import Speculation, parse_speculation
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.counters import ProbeRun
 from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
+from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.trial_state import Trial
 from dflash_controller.render.compact import compact
+from dflash_controller.render.workload import DEPLOYMENT, LEADER_WORKER_SET
 
 FORMAT = 1
 HISTORY_ENTRIES = 20
 HISTORY_BYTES = 8 * 1024
-WORKLOADS = frozenset({("apps/v1", "Deployment"), ("leaderworkerset.x-k8s.io/v1", LEADER_WORKER_SET)})
-"""API version and kind of what runs a revision."""
 HASH_PATTERN = "r[a-z2-7]{7}"
 """Matches what ``revision_hash`` returns."""
 
@@ -133,7 +132,7 @@ def read(revision: Object) -> Revision | None:
 
 def _workload(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the stored workload. Raises ValueError if it is of a kind that this operator does not make."""
-    if (manifest["apiVersion"], manifest["kind"]) not in WORKLOADS:
+    if {key: manifest[key] for key in ("apiVersion", "kind")} not in (DEPLOYMENT, LEADER_WORKER_SET):
         raise ValueError(f"no workload: {manifest['kind']}")
     return manifest
 

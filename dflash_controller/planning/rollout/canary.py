@@ -22,7 +22,7 @@ from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.revisions.trial_state import Trial, TrialFailure
 from dflash_controller.planning.rollout.maintenance_window import opening
-from dflash_controller.planning.rollout.preparation import fetch, fetched_jobs, take_reference
+from dflash_controller.planning.rollout.preparation import fetch, take_reference
 from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, probe_pending
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
@@ -217,8 +217,8 @@ def _by_hand(case: CanaryCase) -> CandidateOutcome:
 def _before(case: CanaryCase) -> CandidateOutcome:
     """Decides on a candidate that has no replica yet."""
     # Fetching takes nothing down, so it does not wait for the window.
-    case = replace(case, trial=replace(case.trial, fetched=fetched_jobs(case.state, case.spec, case.stable, case.candidate)))
-    fetching = fetch(case.state, case.spec, case.stable, case.candidate)
+    done, fetching = fetch(case.state, case.spec, case.stable, case.candidate)
+    case = replace(case, trial=replace(case.trial, fetched=done))
     if (window := case.policy.window) and not (fetching and fetching.stalls):
         found = opening(window, case.now)
         if not found.open:

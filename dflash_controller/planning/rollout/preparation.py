@@ -5,7 +5,7 @@ A Job's template is immutable, and another release of the operator renders anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,17 @@ class Waiting:
     """The Jobs to create: those that do not exist."""
 
 
-def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> Waiting | None:
-    """Returns the fetching that the candidate waits for, or None if the weights are where its pods will run. It takes no replica down."""
+def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> tuple[tuple[str, ...], Waiting | None]:
+    """Returns the names of the prefetch Jobs that have succeeded, now or before, and the fetching that the candidate waits for.
+
+    The names are stored with the trial. The fetching is None if the weights are where the pods will run. It takes no replica down.
+    """
     jobs = _jobs(state, spec, stable, candidate)
-    done = fetched_jobs(state, spec, stable, candidate)
+    done = fetched(jobs, state.snapshot.others, state.snapshot.pods, candidate.trial.fetched)
+    return done, _waiting(state, candidate, jobs, done)
+
+
+def _waiting(state: ReconcileState, candidate: Revision, jobs: Sequence[Mapping[str, Any]], done: Sequence[str]) -> Waiting | None:
     found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now)
     live = {item["metadata"]["name"]: item for item in state.snapshot.others if item["kind"] == "Job"}
     missing = tuple(job for job in jobs if job["metadata"]["name"] not in live and job["metadata"]["name"] not in done)
@@ -51,12 +58,6 @@ def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     if found.state in (PrefetchState.RUNNING, PrefetchState.HELD):
         return Waiting(Reason.PREFETCHING, found.message, held=found.state is PrefetchState.HELD, jobs=missing)
     return None
-
-
-def fetched_jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revision) -> tuple[str, ...]:
-    """Returns the names of the candidate's prefetch Jobs that have succeeded, now or before. They are stored with its trial."""
-    jobs = _jobs(state, spec, stable, candidate)
-    return fetched(jobs, state.snapshot.others, state.snapshot.pods, candidate.trial.fetched)
 
 
 def take_reference(

@@ -150,12 +150,16 @@ def ref(child: Object) -> Ref:
     return Ref(child["apiVersion"], child["kind"], metadata["namespace"], metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
+def _may_be_generated(child: Object, deployment: Object) -> bool:
+    """Returns False for an object in another namespace, and for one that the operator does not generate for this deployment."""
+    metadata = deployment["metadata"]
+    return child["metadata"].get("namespace") == metadata.get("namespace") and is_generated(child, metadata["name"]) is not False
+
+
 def is_ours(child: Object, deployment: Object) -> bool:
     """Returns whether this deployment controls the child, and the child is one that the operator generates."""
     owner, metadata = controller(child), deployment["metadata"]
-    if owner is None or owner.get("uid") != metadata["uid"] or child["metadata"].get("namespace") != metadata.get("namespace"):
-        return False
-    return is_generated(child, metadata["name"]) is not False
+    return owner is not None and owner.get("uid") == metadata["uid"] and _may_be_generated(child, deployment)
 
 
 def is_adoptable(child: Object, deployment: Object) -> bool:
@@ -164,9 +168,7 @@ def is_adoptable(child: Object, deployment: Object) -> bool:
     The child carries our label. It has no controller, or its controller is an earlier deployment of the same name (a restore from backup).
     """
     metadata = deployment["metadata"]
-    if not _is_labelled(child, deployment) or is_generated(child, metadata["name"]) is False:
-        return False
-    if child["metadata"].get("namespace") != metadata.get("namespace"):
+    if not _is_labelled(child, deployment) or not _may_be_generated(child, deployment):
         return False
     owner = controller(child)
     return owner is None or (
