@@ -18,7 +18,7 @@ does not move, a quotient has no value; rates and levels are then 0. SGLang cred
 Prometheus must scrape engine pods with the labels ``namespace`` and ``pod`` and with the pods' own labels
 (``serving_dflash_io_deployment``, ``…_revision``, ``…_block_size``, ``…_role``). The operator's PodMonitor does so, and so does the usual
 ``labelmap`` of annotated pods. Pods without these labels are left out. Where Prometheus holds several clusters, all levels have the label
-of the cluster in addition (``grouping``).
+of the cluster in addition (value ``metrics.groupLabels`` of the chart).
 """
 
 from __future__ import annotations

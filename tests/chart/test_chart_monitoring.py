@@ -17,9 +17,9 @@ import yaml
 from dflash_controller.api import names
 from dflash_controller.render.monitor import pod_monitor
 from hack.chart_reference import renewed
-from monitoring.grouping import grouped
 from monitoring.links import DOCS
 from tests.chart.rendering import CHART, MONITORING, Manifest, manifests, of_kind, parsed, render
+from tests.monitoring.grouping import grouped
 
 RULES = """\
 groups:
@@ -176,7 +176,7 @@ def test_the_engine_monitor_chooses_what_answers_requests() -> None:
 
 
 def test_one_value_groups_all_rules_and_names_the_label_in_alerts() -> None:
-    """As ``monitoring.grouping`` does, whose output promtool has tried."""
+    """As ``tests.monitoring.grouping`` does, whose output promtool has tried."""
     (plain,) = of_kind(manifests(apis=MONITORING), "PrometheusRule")
     (by_cluster,) = of_kind(manifests({"metrics": {"groupLabels": ["cluster", "region"]}}, apis=MONITORING), "PrometheusRule")
     text = yaml.safe_dump(plain["spec"], width=1_000_000, allow_unicode=True)

@@ -118,6 +118,13 @@ def wait_whole(deployment: Deployment, count: int) -> None:
     wait_for(deployment, settled, f"{count} whole groups")
 
 
+def with_two_groups(cluster: Cluster, namespace: str) -> Deployment:
+    """A deployment of which both groups serve. The operator runs."""
+    deployment = Deployment(cluster, namespace).create(spec())
+    wait_whole(deployment, 2)
+    return deployment
+
+
 def told(versions: list[Version], type: str) -> set[str]:
     """Every status that a condition has had."""
     return {item["status"] for version in versions for item in version.object["status"]["conditions"] if item["type"] == type}
@@ -234,8 +241,7 @@ def test_a_group_is_recreated_as_a_whole_and_replicas_come_and_go(
     start_operator: StartOperator, cluster: Cluster, namespace: str, step: Steps
 ) -> None:
     start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    wait_whole(deployment, 2)
+    deployment = with_two_groups(cluster, namespace)
     step("Ready with 2 groups")
     stable = deployment.status()["stableRevision"]
     with followed(deployment, "dflashdeployments") as versions:
@@ -267,8 +273,7 @@ def test_a_group_with_a_worker_that_is_not_ready_does_not_serve(
     start_operator: StartOperator, cluster: Cluster, namespace: str, step: Steps
 ) -> None:
     start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    wait_whole(deployment, 2)
+    deployment = with_two_groups(cluster, namespace)
     stable = deployment.status()["stableRevision"]
     worker = f"/api/v1/namespaces/{namespace}/pods/{stable}-1-1"
     step("Ready with 2 groups")
@@ -360,8 +365,7 @@ def test_replicas_outlive_the_orphan_delete_of_their_leader_worker_set(
     start_operator: StartOperator, cluster: Cluster, namespace: str, step: Steps
 ) -> None:
     start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    wait_whole(deployment, 2)
+    deployment = with_two_groups(cluster, namespace)
     stable, before = deployment.status()["stableRevision"], uids(deployment)
     (old,) = deployment.children("leaderworkersets")
     step("Ready with 2 groups")
@@ -386,8 +390,7 @@ def test_a_webhook_of_leader_worker_sets_that_is_down_costs_no_group(
     start_operator: StartOperator, cluster: Cluster, namespace: str, step: Steps
 ) -> None:
     start_operator()
-    deployment = Deployment(cluster, namespace).create(spec())
-    wait_whole(deployment, 2)
+    deployment = with_two_groups(cluster, namespace)
     before = uids(deployment)
     step("Ready with 2 groups")
     with webhook_down(cluster, namespace, group="leaderworkerset.x-k8s.io", resource="leaderworkersets"):

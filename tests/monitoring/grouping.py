@@ -3,8 +3,8 @@
 Deployments are told apart by ``namespace`` and ``deployment``. Where one store holds several clusters, two deployments may share both, so
 everything is grouped by the label of the cluster too. The generated files have no such label. Every ``by`` and ``on`` clause in them begins
 with ``namespace`` (or is empty), so the labels can be put in front of it. The chart does so with its value ``metrics.groupLabels``
-(template ``dflash-operator.grouped``), and ``grouped`` does the same in Python. Operators without a clause need no change: both sides keep
-the labels.
+(template ``dflash-operator.grouped``), and ``grouped`` does the same for tests that need no Helm. Operators without a clause need no
+change: both sides keep the labels.
 """
 
 from __future__ import annotations

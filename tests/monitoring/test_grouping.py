@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from monitoring.grouping import clauses, grouped
 from testbed import binaries
 from tests.monitoring import healthy, readings, set_ups
 from tests.monitoring.engines import DEPLOYMENT, sglang, vllm
+from tests.monitoring.grouping import clauses, grouped
 from tests.monitoring.story import Series, gauge, label_set
 from tests.monitoring.test_rules import ALERTS, RULES, STORIES, agrees
 from tests.monitoring.test_runbooks import queries
