@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.arguments import positive
 from benchmarks.rollout_traffic import BLOCK, Load, Replica, Sessions, per_request_variation
 from dflash_controller.analysis.judge import judge
 from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest
@@ -162,9 +163,9 @@ def _batch(work: tuple[Scenario, str, int, int]) -> list[Result]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__)
-    parser.add_argument("--trials", type=int, default=3600, metavar="N", help="over all scenarios and drafters (default %(default)s)")
-    parser.add_argument("--processes", type=int, default=2, metavar="P", help="default %(default)s")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="default %(default)s")
+    parser.add_argument("--trials", type=positive, default=3600, metavar="N", help="over all scenarios and drafters (default %(default)s)")
+    parser.add_argument("--processes", type=positive, default=2, metavar="P", help="default %(default)s")
+    parser.add_argument("--seed", type=positive, default=1, metavar="S", help="default %(default)s")
     parser.add_argument("--scenario", choices=[s.name for s in (*SCENARIOS, *HARSHER)], help="only this one")
     options = parser.parse_args(arguments)
     scenarios = [s for s in (*SCENARIOS, *HARSHER) if s.name == options.scenario] or list(SCENARIOS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,27 @@ from dflash_controller.api.patterns import REFUSALS
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 
-_REMEDIES = {
-    "missing": "Set it.",
-    "extra_forbidden": "Remove it, or check its spelling with kubectl explain dfd.spec --recursive.",
-    "literal_error": "Use one of the values named.",
+_UNQUOTED = "Write it without quotes."
+_SAID: Mapping[str, tuple[str, str]] = {
+    "missing": ("is required", "Set it."),
+    "extra_forbidden": ("is not a field", "Remove it, or check its spelling with {explain} --recursive."),
+    "bool": ("must be true or false", _UNQUOTED),
+    "int": ("must be a whole number", _UNQUOTED),
+    "float": ("must be a number", _UNQUOTED),
+    "finite_number": ("must be a finite number", "Write it in digits."),
+    "literal_error": ("must be {expected}", "Use one of the values named."),
+    "string_type": ("must be a string", "Write it as text; put a number, or true and false, in quotes."),
+    "string_too_short": ("must have {min_length} or more characters", "Write it in full, or remove the field."),
+    "string_too_long": ("must have {max_length} or fewer characters", "Shorten it."),
+    "greater_than_equal": ("must be at least {ge}", "Raise it."),
+    "less_than_equal": ("must be at most {le}", "Lower it."),
+    "tuple_type": ("must be a list", "Write each item on a line of its own, after a dash."),
+    "too_short": ("must have {min_length} or more items", "Add what is missing, or remove the field."),
+    "too_long": ("must have {max_length} or fewer items", "Remove some."),
+    "dict_type": ("must be an object", "Write its fields below it; {explain} names them."),
+    "model_type": ("must be an object", "Write its fields below it; {explain} names them."),
 }
+"""What is said of each type of error that pydantic knows for the types of the spec: the message and the remedy."""
 
 
 def parse_spec(obj: Mapping[str, Any]) -> Spec | list[Problem]:
@@ -68,10 +85,11 @@ def _problem(path: str, error: ErrorDetails) -> Problem:
     if error["type"] == "string_pattern_mismatch":
         refusal = REFUSALS[error["ctx"]["pattern"]]
         return Problem(path, refusal.allowed, f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}.")
-    if error["type"] == "extra_forbidden":
-        return Problem(path, "is not a field", _REMEDIES[error["type"]])
-    message = error["msg"].removeprefix("Input ").replace("should", "must", 1)
-    return Problem(path, message, _REMEDIES.get(error["type"], "Change it."))
+    kind = error["type"]
+    message, remedy = _SAID.get(kind) or _SAID[kind.partition("_")[0]]
+    described = path.rpartition(".")[0] if kind == "extra_forbidden" else path
+    values = {"explain": "kubectl explain dfd." + re.sub(r"\[\d+\]", "", described), **error.get("ctx", {})}
+    return Problem(path, message.format(**values), remedy.format(**values))
 
 
 def _union_arm(part: int | str) -> bool:

@@ -53,7 +53,7 @@ def test_every_field_of_a_gate_changes_exactly_one_value(name: str) -> None:
 def test_a_gate_without_a_field_refuses_it_and_has_no_value_for_it(name: str) -> None:
     for field in WRITTEN.keys() - set(GATE_SPECS[name].fields):
         written, attribute, _ = WRITTEN[field]
-        remedy = "Remove it, or check its spelling with kubectl explain dfd.spec --recursive."
+        remedy = f"Remove it, or check its spelling with kubectl explain dfd.spec.rollout.analysis.{name} --recursive."
         assert parse_spec(analysis(**{name: {field: written}})) == [
             Problem(f"spec.rollout.analysis.{name}.{field}", "is not a field", remedy)
         ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -74,9 +76,58 @@ def test_snake_case_is_not_the_wire_format_but_python_reads_it() -> None:
 def test_errors_name_the_field_and_a_remedy() -> None:
     (problem,) = refused(engine={"env": [{"name": "A"}, {"value": "x"}]})
     assert problem.field == "spec.engine.env[1].name"
-    assert str(problem) == "spec.engine.env[1].name: Field required. Set it."
+    assert str(problem) == "spec.engine.env[1].name: is required. Set it."
     (problem,) = refused(tuning={"blocksizes": [8]})
     assert (problem.field, problem.message) == ("spec.tuning.blocksizes", "is not a field")
+
+
+WRONG_VALUES: tuple[object, ...] = (
+    None,
+    -1,
+    10**12,
+    1.5,
+    True,
+    math.nan,
+    "",
+    "x" * 2000,
+    "a b!",
+    "1",
+    "nan",
+    [],
+    [1],
+    ["x"] * 2000,
+    {},
+    {"zz": 1},
+)
+
+
+def test_no_wrong_value_is_refused_in_words_of_python() -> None:
+    """Each field of the schema gets a value of each type, out of range, too long and too short."""
+    schema = yaml.safe_load(definition())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    said: set[str] = set()
+    for value in _with_each_field_wrong(schema):
+        parsed = parse_spec({"spec": value})
+        said |= set() if isinstance(parsed, Spec) else {f"{problem.message}. {problem.remedy}" for problem in parsed}
+    for text in (
+        "must be a whole number. Write it without quotes.",
+        "must be at least 1. Raise it.",
+        "must have 253 or fewer characters. Shorten it.",
+        "must be an object. Write its fields below it; kubectl explain dfd.spec.engine names them.",
+        "must be a list. Write each item on a line of its own, after a dash.",
+        "must be 'Hold', 'Promote' or 'Rollback'. Use one of the values named.",
+    ):
+        assert text in said
+    for text in said:
+        assert re.match(r"(must|is|are|cannot) ", text), text
+        assert not re.search(r"[{}]|Input|String|tuple|dictionary|instance of|parse|unable|[Pp]attern", text), text
+
+
+def _with_each_field_wrong(schema: Mapping[str, Any]) -> Iterator[Any]:
+    yield from WRONG_VALUES
+    if schema.get("type") == "array":
+        yield from ([item] for item in _with_each_field_wrong(schema["items"]))
+    for name, field in schema.get("properties", {}).items():
+        yield from ({name: value} for value in _with_each_field_wrong(field))
 
 
 def test_a_union_is_one_problem_at_its_own_path() -> None:
