@@ -315,6 +315,7 @@ class PodRunner:
                 ready = bool(count.add(await self._ask("Readiness", spec, session, execute)))
                 if ready is not state.ready:
                     state.ready = ready
+                    self._note(self._processes[container.name], "readyAt" if ready else "unreadyAt")
                     self._dirty.set()
                 await asyncio.sleep(spec.period_s)
 
@@ -403,7 +404,7 @@ class PodRunner:
     def _note(self, process: ContainerProcess, what: str) -> None:
         for ran in self._ran:
             if ran["pid"] == process.pid:
-                ran[what] = time.time()
+                ran.setdefault(what, time.time())
         self._write_record()
 
     def _write_record(self) -> None:
