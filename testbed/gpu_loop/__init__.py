@@ -1,1 +1,1 @@
-"""The whole loop on a real engine: operator, control plane and a GPU of this machine, without containers. See ``python -m testbed.gpu_loop``."""
+"""The whole loop on a real engine: operator, control plane and a GPU of this machine, without containers."""

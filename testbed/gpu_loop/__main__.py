@@ -16,7 +16,7 @@ from pathlib import Path
 
 from testbed.binaries import BinaryError
 from testbed.gpu_loop.phases import LEAST_S, PHASES
-from testbed.gpu_loop.run import Progress, Run, running
+from testbed.gpu_loop.run import Progress, Run, collect, running
 from testbed.gpu_loop.setup import Setup, SetupError
 from testbed.gpu_loop.shapes import SHAPES
 from testbed.process_node.gpus import NoGpuError, find_gpus
@@ -50,9 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--gpus", type=int, help="use only so many GPUs (default: all)")
     run.add_argument("--share", type=int, help="offer each GPU so many times (default: 2 with one GPU, for a trial beside what serves)")
     run.add_argument("--memory", type=float, help="share of a GPU's memory for one engine (default: 0.42 on a shared GPU)")
-    run.add_argument("--max-concurrency", type=int, default=32)
+    run.add_argument(
+        "--max-concurrency", type=int, default=40, help="spec.engine.maxConcurrency (default %(default)s: more than clients, so none waits)"
+    )
     run.add_argument("--levels", default="1,8,32", help="numbers of clients (default %(default)s)")
-    run.add_argument("--level-seconds", type=float, default=20.0, help="length of each measurement (default %(default)s)")
+    run.add_argument("--level-seconds", type=float, default=25.0, help="length of each measurement (default %(default)s)")
     run.add_argument("--budget", type=float, default=1500.0, help="seconds for everything; phases that no longer fit are left out")
     run.add_argument("--phases", default=",".join(PHASES), help="which, in this order (default: all)")
     run.add_argument("--no-prometheus", action="store_true", help="the operator scrapes the engines itself")
@@ -134,6 +136,7 @@ def _phases(run: Run, phases: list[str], progress: Progress, tell: object) -> No
             levels = found.get("levels")
             key = f"load at block {levels[0]['block']}" if levels else name
             run.report.add(key, {**found, "took_s": time.monotonic() - begun})
+            collect(run)
             progress.done(name)
             if name == "serve":
                 if not found.get("ready"):

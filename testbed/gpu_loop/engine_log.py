@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 _LEVEL = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|\w*Warning:")
 # SGLang's lines have no level: what it takes away or does otherwise than asked is told by a word.
-_WORDS = re.compile(r"\b(warn\w*|capp(ed|ing)|deprecat\w*|ignor(ed|ing)|overrid\w*|fall(ing)? ?back|disabl(ed|ing)|superseded|not supported)\b", re.I)
+_WORDS = re.compile(
+    r"\b(warn\w*|capp(ed|ing)|deprecat\w*|ignor(ed|ing)|overrid\w*|fall(ing)? ?back|disabl(ed|ing)|superseded|not supported)\b", re.I
+)
 _HEAD = re.compile(r"^(\([^)]*\)\s*)?(\[[^\]]*\]\s*)?((WARNING|ERROR|CRITICAL|INFO)\s+)?(\d\d-\d\d \d\d:\d\d:\d\d\s*)?")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
 _WIDTH = 400

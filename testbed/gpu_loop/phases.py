@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,12 @@ def serve(run: Run) -> Object:
     path = "/apis/serving.dflash.io/v1alpha1/namespaces/default/dflashdeployments"
     run.cluster.api.request("POST", path, {**manifest, "spec": spec})
     ready = run.wait(_ready, run.remaining_s())
-    return {"ready": ready, "seconds": time.monotonic() - begun, "spec": spec, "budget_s": run.deployment.status().get("startupBudgetSeconds")}
+    return {
+        "ready": ready,
+        "seconds": time.monotonic() - begun,
+        "spec": spec,
+        "budget_s": run.deployment.status().get("startupBudgetSeconds"),
+    }
 
 
 def load(run: Run) -> Object:
@@ -83,7 +89,7 @@ def auto(run: Run) -> Object:
     run.load.resize(clients)
     run.timeline.note("load", f"{clients} clients; block {other} measured {gain:+.1f} % against {current}")
     found = _follow(
-        run, f"Auto at {clients} clients", lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}), limit_s=420, begin_within_s=90
+        run, f"Auto at {clients} clients", lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}), limit_s=420, begin_within_s=240
     )
     run.deployment.patch({"tuning": {"mode": "Advise"}})
     return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": _block(run)}
@@ -116,6 +122,7 @@ def drain(run: Run) -> Object:
     before = run.load.failed
     run.load.resize(2)
     long = _Long(url, run.setup.target, _DRAIN_CLIENTS, tokens)
+    run.others.append(long.log)
     long.start()
     time.sleep(2.0)
     begun = time.monotonic()
@@ -188,8 +195,6 @@ def _level(run: Run, block: int, clients: int) -> Object:
 
 def _imposed(run: Run, block: int) -> float | None:
     """Returns the acceptance length that the drafter's folder imposes; None with weights, and with the simulator, which has its own."""
-    import json
-
     file = run.setup.models / run.setup.drafter_name / IMPOSED
     if run.setup.simulator or not file.exists():
         return None
@@ -206,8 +211,13 @@ def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float
     result: Object = {"what": what}
     if not run.wait(lambda status: _identity(status) not in (before, None), begin_within_s):
         status = run.deployment.status()
-        return {**result, "ended": "no rollout", "seconds": time.monotonic() - begun, "message": (status.get("tuning") or {}).get("message"),
-                "tuning": status.get("tuning")}
+        return {
+            **result,
+            "ended": "no rollout",
+            "seconds": time.monotonic() - begun,
+            "message": (status.get("tuning") or {}).get("message"),
+            "tuning": status.get("tuning"),
+        }
     mine = _identity(run.deployment.status())
     ended = run.wait(lambda status: _identity(status) != mine or status["rollout"]["phase"] in _ENDS, limit_s)
     rollout = run.deployment.status().get("rollout") or {}

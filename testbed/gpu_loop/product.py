@@ -93,7 +93,11 @@ def gauges(page: str, deployment: str) -> dict[str, float]:
             continue
         for sample in family.samples:
             if sample.labels.get("name") == deployment or sample.labels.get("deployment") == deployment:
-                others = [value for name, value in sorted(sample.labels.items()) if name not in ("namespace", "deployment") and value != deployment]
+                others = [
+                    value
+                    for name, value in sorted(sample.labels.items())
+                    if name not in ("namespace", "deployment") and value != deployment
+                ]
                 found[" ".join([sample.name.removeprefix("dflash_"), *others])] = sample.value
     return found
 

@@ -49,7 +49,9 @@ class Report:
             own = sorted((level["clients"], level["client"]["tokens_per_second"]) for level in levels if level["block"] == block)
             axes.plot([c for c, _ in own], [speed for _, speed in own], marker="o", label=f"block {block}, measured by clients")
             guesses = sorted({(lv["clients"], lv["predicted"][str(block)]) for lv in levels if str(block) in lv["predicted"]})
-            axes.scatter([c for c, _ in guesses], [speed for _, speed in guesses], marker="x", label=f"block {block}, predicted by the tuner")
+            axes.scatter(
+                [c for c, _ in guesses], [speed for _, speed in guesses], marker="x", label=f"block {block}, predicted by the tuner"
+            )
         axes.set_xscale("log", base=2)
         axes.set_xlabel("clients in a closed loop")
         axes.set_ylabel("tokens per second")
@@ -105,8 +107,15 @@ def _levels(content: Mapping[str, Any]) -> list[str]:
     levels = all_levels(content)
     if not levels:
         return []
-    lines = ["## Product against clients", "", "Percentages: the product's figure against the clients' (acceptance: against the imposed one).", ""]
-    lines += ["| block | clients | tokens/s clients | product | acceptance | step ms | concurrency | TTFT ms | failed | left out of the curve |"]
+    lines = [
+        "## Product against clients",
+        "",
+        "Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
+        "",
+    ]
+    lines += [
+        "| block | clients | tokens/s clients | product | acceptance | step ms | concurrency | TTFT ms | failed | left out of the curve |"
+    ]
     lines += ["| --- " * 10 + "|"]
     for level in levels:
         product, client, off = level["product"], level["client"], compared(level)
@@ -128,7 +137,10 @@ def _decisions(content: Mapping[str, Any]) -> list[str]:
         return []
     best = best_blocks(levels)
     lines = ["## Prediction against measurement", ""]
-    lines += ["| block in use | clients | " + "predicted tokens/s by block | recommended | fastest measured | tuner says |", "| --- " * 6 + "|"]
+    lines += [
+        "| block in use | clients | " + "predicted tokens/s by block | recommended | fastest measured | tuner says |",
+        "| --- " * 6 + "|",
+    ]
     for level in levels:
         guesses = ", ".join(
             f"{block}: {_number(value, 0)} ({_percent(difference_percent(value, measured(levels, int(block), level['clients'])))})"
@@ -167,7 +179,12 @@ def _rollouts(content: Mapping[str, Any]) -> list[str]:
     rows = [(name, phase) for name, phase in content["phases"].items() if "ended" in phase or "requests_under_way" in phase]
     if not rows:
         return []
-    lines = ["## Changes and drain", "", "| phase | what | ended | seconds | answered by the candidate | failed | message |", "| --- " * 7 + "|"]
+    lines = [
+        "## Changes and drain",
+        "",
+        "| phase | what | ended | seconds | answered by the candidate | failed | message |",
+        "| --- " * 7 + "|",
+    ]
     for name, phase in rows:
         lines.append(
             f"| {name} | {phase.get('what', '')} | {phase.get('ended', '')} | {_number(phase.get('seconds'), 1)} "

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,7 @@ from testbed.process_node.gpus import Gpu, find_gpus
 from testbed.process_node.node import ProcessNode
 from testbed.prometheus import Prometheus
 from testbed.traffic.mix import Mix
+from testbed.traffic.report import Log
 from testbed.traffic.service import ServiceTraffic
 
 NAME = "loop"
@@ -52,6 +54,8 @@ class Run:
     level_s: float
     parts: Parts = field(default_factory=Parts)
     traffic: ServiceTraffic | None = None
+    others: list[Log] = field(default_factory=list)
+    """Logs of requests beside the load."""
 
     def remaining_s(self) -> float:
         return self.deadline_s - time.monotonic()
@@ -73,7 +77,8 @@ class Run:
 
     def begin_load(self, stack: ExitStack) -> None:
         """Begins the load with one client. It lasts until ``stack`` ends."""
-        mix = Mix({"made": 1.0}, max_tokens=300, prompt_tokens=64, stream=0.5)
+        # The simulator counts a token for four letters, and a made word has six.
+        mix = Mix({"made": 1.0}, max_tokens=400, prompt_tokens=24 if self.setup.simulator else 64, stream=0.5)
         self.traffic = stack.enter_context(
             ServiceTraffic(
                 self.cluster,
@@ -89,7 +94,9 @@ class Run:
 
 
 @contextmanager
-def running(setup: Setup, *, budget_s: float, level_s: float, prometheus: bool, keep: str | None, tell: Callable[[str], None]) -> Iterator[Run]:
+def running(
+    setup: Setup, *, budget_s: float, level_s: float, prometheus: bool, keep: str | None, tell: Callable[[str], None]
+) -> Iterator[Run]:
     """Starts everything and ends it again; with ``keep`` it stays under that name."""
     report = Report(setup.out)
     began_s = time.monotonic()
@@ -156,23 +163,24 @@ def collect(run: Run) -> None:
     """Adds what the whole run has to the report: requests, processes, changes, warnings, time line; and copies the logs beside it."""
     content = run.report.content
     if run.traffic is not None:
-        errors = run.traffic.log.errors
-        content |= {"answered": len(run.traffic.log.completions), "failed": sum(errors.values()), "errors": dict(errors)}
+        logs = [run.traffic.log, *run.others]
+        errors = sum((log.errors for log in logs), Counter[str]())
+        content |= {"answered": sum(len(log.completions) for log in logs), "failed": errors.total(), "errors": dict(errors)}
     ran = run.node.ran()
     content["processes"] = [_process(item) for item in ran]
     changes = {(change["what"].split("=")[0], change["why"]): change for item in ran for change in item["changes"]}
     content["changes"] = list(changes.values())
     content["command_lines"] = [{"pod": item["podCommand"], "process": item["command"]} for item in ran]
-    logs = [Path(item["log"]) for item in ran if Path(item["log"]).exists()]
+    files = [Path(item["log"]) for item in ran if Path(item["log"]).exists()]
     levels = run.setup.engine == "vllm"
-    found = merged([warnings_of(log.read_text(errors="replace").splitlines(), levels=levels) for log in logs])
+    found = merged([warnings_of(log.read_text(errors="replace").splitlines(), levels=levels) for log in files])
     content["warnings"] = [asdict(warning) for warning in sorted(found, key=lambda one: -one.count)]
     content["timeline"] = run.timeline.entries()
     run.report.write()
     run.report.plot()
     kept = run.setup.out / "logs"
     kept.mkdir(exist_ok=True)
-    for log in (*logs, run.operator.log, run.node.log):
+    for log in (*files, run.operator.log, run.node.log):
         data = log.read_bytes()
         half = _KEPT_LOG_BYTES // 2
         (kept / log.name).write_bytes(data if len(data) <= _KEPT_LOG_BYTES else data[:half] + b"\n[...]\n" + data[-half:])

@@ -11,8 +11,9 @@ from typing import Any
 
 from testbed.demo_setup import TUNED_ROLLOUT
 from testbed.gpu_loop.shapes import COLLAPSED, SHAPES, TRAINED_BLOCK, Shape, make_models
+from testbed.process_node.programs import engine_environment
 
-TUNING: Mapping[str, Any] = {"window": "10s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3, "actuator": "Restart"}
+TUNING: Mapping[str, Any] = {"window": "20s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3, "actuator": "Restart"}
 SETTINGS: Mapping[str, str] = {
     "scrape_seconds": "2",
     "metrics_window_seconds": "16",
@@ -49,7 +50,7 @@ class Setup:
     gpus: int | None = None
     share: int = 1
     memory: float | None = None
-    max_concurrency: int = 32
+    max_concurrency: int = 40
     levels: tuple[int, ...] = (1, 8, 32)
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Setup:
         if self.simulator:
             return {"vllm": "0.26.0", "sglang": "0.5.23"}[self.engine]
         command = [self.python or "python3", "-c", _VERSION.format(self.engine)]
-        answer = subprocess.run(command, capture_output=True, text=True, env={**self.engine_env, "PATH": "/usr/bin:/bin"}, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, env=engine_environment(self.engine_env), check=False)
         found = re.match(r"\d+(\.\d+)+", answer.stdout.strip())
         if found is None:
             raise SetupError(f"{command[0]} has no {self.engine}: {(answer.stderr.strip().splitlines() or ['no version'])[-1]}")

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
+from testbed.nodes import GPU_RESOURCE
 from testbed.process_node.gpus import Gpu
 from testbed.process_node.pod_runner import NodeFacts, PodRunner
-from testbed.nodes import GPU_RESOURCE
 from testbed.watching_api import Object
 
 log = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -155,8 +156,6 @@ class PodRunner:
 
     async def _referenced(self) -> dict[tuple[str, str, str], str]:
         """Returns the values of all Secrets and ConfigMaps that the pod's variables refer to."""
-        import base64
-
         names = {
             (kind, source[reference]["name"])
             for container in self.pod["spec"]["containers"]
@@ -274,9 +273,8 @@ class PodRunner:
         hook = container.pre_stop
         if sleep := hook.get("sleep"):
             await asyncio.sleep(float(sleep["seconds"]))
-        elif command := (hook.get("exec") or {}).get("command"):
-            if code := await execute(tuple(command)):
-                await self._tell("Warning", "FailedPreStopHook", f"PreStopHook failed: exit status {code}")
+        elif (command := (hook.get("exec") or {}).get("command")) and (code := await execute(tuple(command))):
+            await self._tell("Warning", "FailedPreStopHook", f"PreStopHook failed: exit status {code}")
 
     # Probes
 
@@ -323,7 +321,8 @@ class PodRunner:
         await asyncio.gather(*(kind(spec) for kind, spec in asked if spec is not None))
 
     async def _first_success(self, spec: ProbeSpec, session: aiohttp.ClientSession, execute: ExecuteInContainer) -> bool:
-        """Asks until a threshold is reached. Returns whether the probe succeeded. None of its failures is told: an engine loads for minutes."""
+        """Asks until a threshold is reached. Returns whether the probe succeeded. Its failures are not told: an engine loads for
+        minutes."""
         count = ProbeCount(spec)
         while True:
             passed = count.add(await ask(spec, self._address, session, execute) is None)

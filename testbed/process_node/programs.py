@@ -27,6 +27,11 @@ _NOT_PASSED_ON = re.compile(r"DFLASH_|PYTHON|KUBECONFIG$|POD_|VIRTUAL_ENV$")
 """Variables of the node agent that are none of the machine."""
 
 
+def engine_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of this machine without those of the test bed, and over them an engine's ``own``, as of an image."""
+    return {name: value for name, value in os.environ.items() if not _NOT_PASSED_ON.match(name)} | dict(own)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One difference between the pod and the process: what, and why."""
@@ -60,7 +65,7 @@ class Programs:
     def program(self, container: Container, address: str, gpus: Sequence[int]) -> Program:
         """Returns the process of a container. Raises ConfigError if this machine has no such engine."""
         engine = engine_of(container.image, container.command)
-        env = {name: value for name, value in os.environ.items() if not _NOT_PASSED_ON.match(name)} | {**self.env, **container.env}
+        env = engine_environment(self.env) | dict(container.env)
         if container.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         words = list(container.command)
