@@ -27,7 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _status(options) if options.command == "status" else _run(options)
-    except (NoGpuError, SetupError, BinaryError, WorkspaceError) as error:
+    except NoGpuError as error:
+        need = "a Python environment with vLLM or SGLang (PYTHON=…)"
+        print(f"make gpu: {error}, and {need}; SIMULATOR=1 runs the loop without them", file=sys.stderr)
+        return 2
+    except (SetupError, BinaryError, WorkspaceError) as error:
         print(f"make gpu: {error}", file=sys.stderr)
         return 2
 

@@ -134,7 +134,7 @@ def drain(run: Run) -> Object:
     gone = _wait_for(lambda: not _pod_exists(run, uid), min(300.0, run.remaining_s()))
     long.join(30.0)
     name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-    process = next((item for item in reversed(run.node.ran()) if item["pod"] == name), {})
+    process: Object = next((item for item in reversed(run.node.ran()) if item["pod"] == name), {})
     return {
         "what": f"{_DRAIN_CLIENTS} requests of {tokens} tokens under way",
         "ended": "pod gone" if gone else "pod still there",
@@ -198,7 +198,8 @@ def _imposed(run: Run, block: int) -> float | None:
     file = run.setup.models / run.setup.drafter_name / IMPOSED
     if run.setup.simulator or not file.exists():
         return None
-    return 1.0 + sum(json.loads(file.read_text())["acceptance_rates"][: block - 1])
+    rates: list[float] = json.loads(file.read_text())["acceptance_rates"]
+    return 1.0 + sum(rates[: block - 1])
 
 
 def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float, begin_within_s: float = 60.0) -> Object:

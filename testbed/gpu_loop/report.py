@@ -144,7 +144,7 @@ def _decisions(content: Mapping[str, Any]) -> list[str]:
     for level in levels:
         guesses = ", ".join(
             f"{block}: {_number(value, 0)} ({_percent(difference_percent(value, measured(levels, int(block), level['clients'])))})"
-            for block, value in sorted(level["predicted"].items())
+            for block, value in sorted(level["predicted"].items(), key=lambda item: int(item[0]))
         )
         tuning = level["told"]["tuning"]
         lines.append(

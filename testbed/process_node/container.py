@@ -75,7 +75,7 @@ def _container(pod: Mapping[str, Any], container: Mapping[str, Any], known: Mapp
 def _check_mount(pod: Mapping[str, Any], mount: Mapping[str, Any]) -> None:
     """A process sees the file system of the machine. Raises ConfigError for a mount that would be something else there."""
     path = mount["mountPath"]
-    volume = next((one for one in pod["spec"].get("volumes") or () if one["name"] == mount["name"]), {})
+    volume: Mapping[str, Any] = next((one for one in pod["spec"].get("volumes") or () if one["name"] == mount["name"]), {})
     source = str((volume.get("hostPath") or {}).get("path", ""))
     if mount.get("subPath"):
         source = f"{source.rstrip('/')}/{mount['subPath']}"

@@ -207,7 +207,8 @@ class PodRunner:
         unhealthy: asyncio.Future[tuple[str, float]] = asyncio.get_running_loop().create_future()
         probing = asyncio.create_task(self._probe(container, state, session, execute, unhealthy))
         try:
-            await asyncio.wait([ended, stopping, unhealthy], return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [ended, stopping, unhealthy]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._stop(container, process, ended, execute, unhealthy)
             code = await ended

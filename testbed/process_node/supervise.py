@@ -32,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     pending: list[int] = []
-    for number in (*_PASSED_ON, signal.SIGCHLD):
-        signal.signal(number, lambda received, _: pending.append(received))
+    for expected in (*_PASSED_ON, signal.SIGCHLD):
+        signal.signal(expected, lambda received, _: pending.append(received))
     try:
         program = _start(command)
     except OSError as error:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             _end_all()
 
 
-def _start(command: Sequence[str]) -> int:
+def _start(command: list[str]) -> int:
     """Returns the pid of the started program, which gets signals in their default state and no input. Raises OSError."""
     number = (*_PASSED_ON, signal.SIGCHLD)
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
