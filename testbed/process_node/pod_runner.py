@@ -105,7 +105,7 @@ class PodRunner:
                 one["name"],
                 one.get("image", ""),
                 {"reason": "ContainerCreating"},
-                restarts=before[one["name"]]["restartCount"] + 1 if one["name"] in before else 0,
+                restarts=before[one["name"]]["restartCount"] + 1 if before.get(one["name"], {}).get("containerID") else 0,
             )
             for one in spec["containers"]
         ]
@@ -188,17 +188,16 @@ class PodRunner:
                 await self._tell("Warning", "BackOff", "Back-off restarting failed container")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), wait_s)
-            if not self._stopping.is_set():
-                state.restarts += 1
 
     async def _run_once(self, container: Container, program: Program, state: ContainerState, session: aiohttp.ClientSession) -> int:
         """Runs a container once. Returns its exit code."""
         meta = self.pod["metadata"]
-        name = f"{meta['namespace']}_{meta['name']}_{container.name}_{state.restarts}"
+        restarts = state.restarts + (1 if state.terminated or state.last else 0)
+        name = f"{meta['namespace']}_{meta['name']}_{container.name}_{restarts}"
         process = await ContainerProcess.start(program, self._node.directory / f"{name}.log", f"{self._node.directory}/{name}")
         self._processes[container.name] = process
         self._record(container, program, process)
-        state.runs(timestamp(), f"process://{process.pid}")
+        state.runs(timestamp(), f"process://{process.pid}", restarts)
         self._dirty.set()
         await self._tell("Normal", "Started", f"Started container {container.name}")
         execute = ExecuteInContainer(program.env, str(program.directory))

@@ -42,11 +42,11 @@ class ContainerState:
         self.running_since = self.terminated = None
         self.started = self.ready = False
 
-    def runs(self, since: str, id: str) -> None:
+    def runs(self, since: str, id: str, restarts: int = 0) -> None:
         if self.terminated:
             self.last = self.terminated
         self.waiting = self.terminated = None
-        self.running_since, self.id = since, id
+        self.running_since, self.id, self.restarts = since, id, restarts
         self.started = self.ready = False
 
     def ended(self, code: int, message: str) -> None:
