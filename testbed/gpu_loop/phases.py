@@ -20,8 +20,12 @@ from testbed.traffic.over_http import Client, Target
 
 Object = dict[str, Any]
 _SETTLE_S = 4.0
+_ADVISE_S = 22.0
+"""Seconds until the tuner's window, and the load sample at its beginning, are of this load alone."""
 _ENDS = ("Completed", "RolledBack", "Held", "Superseded")
 _TRIAL_CLIENTS = 8
+_WORTH = 0.04
+"""Lead of a block size, as a share, that a trial of minutes can show."""
 _DRAIN_CLIENTS = 8
 _DRAIN_BEYOND_S = 12.0
 """Seconds that requests under way are to last beyond the preStop pause."""
@@ -59,7 +63,7 @@ def change_by_hand(run: Run) -> Object:
     """Asks for the other block size, so that both are measured."""
     other = next(block for block in BLOCKS if block != _block(run))
     run.load.resize(_TRIAL_CLIENTS)
-    return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=420)
+    return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=_limit(run, 90))
 
 
 def advise(run: Run) -> Object:
@@ -69,7 +73,7 @@ def advise(run: Run) -> Object:
         if run.remaining_s() < 30:
             break
         run.load.resize(clients)
-        time.sleep(min(run.level_s, 20.0))
+        time.sleep(min(run.level_s, _ADVISE_S))
         now = told(run.deployment, run.operator.metrics())
         said.append({"clients": clients, "block": _block(run), "told": now, "predicted": _text_keys(predicted(now))})
     return {"said": said}
@@ -84,12 +88,18 @@ def auto(run: Run) -> Object:
         there, here = measured(levels, other, clients), measured(levels, current, clients)
         return there / here if there and here else 0.0
 
-    clients = max(run.setup.levels, key=lead)
+    # A trial needs traffic on both sides: with one client it decides little.
+    busy = [clients for clients in run.setup.levels if clients >= _TRIAL_CLIENTS and lead(clients) > 1 + _WORTH]
+    clients = max(busy or run.setup.levels, key=lead)
     gain = 100 * (lead(clients) - 1)
     run.load.resize(clients)
     run.timeline.note("load", f"{clients} clients; block {other} measured {gain:+.1f} % against {current}")
     found = _follow(
-        run, f"Auto at {clients} clients", lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}), limit_s=420, begin_within_s=240
+        run,
+        f"Auto at {clients} clients",
+        lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}),
+        limit_s=_limit(run, 150),
+        begin_within_s=min(240.0, _limit(run, 150)),
     )
     run.deployment.patch({"tuning": {"mode": "Advise"}})
     return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": _block(run)}
@@ -105,7 +115,7 @@ def collapse(run: Run) -> Object:
         run,
         f"spec.drafter.model: {run.setup.collapsed}",
         lambda: run.deployment.patch({"drafter": {"model": run.setup.collapsed}}),
-        limit_s=420,
+        limit_s=_limit(run, 0),
     )
     run.deployment.patch({"drafter": {"model": good}})
     return {**found, "ready_again": run.wait(_ready, 60)}
@@ -244,6 +254,12 @@ def _identity(status: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _ready(status: Mapping[str, Any]) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ())
+
+
+def _limit(run: Run, after_s: float) -> float:
+    """Returns the seconds a rollout may take so that the phases after it still fit: another start of an engine, and ``after_s`` seconds."""
+    starts = [item["readyAt"] - item["startedAt"] for item in run.node.ran() if "readyAt" in item]
+    return min(420.0, run.remaining_s() - max(starts, default=60.0) - after_s)
 
 
 def _block(run: Run) -> int:

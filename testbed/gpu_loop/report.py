@@ -10,6 +10,8 @@ from typing import Any
 
 from testbed.gpu_loop.clients import difference_percent
 
+_ALIKE = 1.3
+"""Factor up to which two loads count as the same."""
 _COMPARED = ("acceptance_length", "tokens_per_second", "concurrency", "step_time_s")
 
 
@@ -137,21 +139,29 @@ def _decisions(content: Mapping[str, Any]) -> list[str]:
         return []
     best = best_blocks(levels)
     lines = ["## Prediction against measurement", ""]
+    lines += ["Percentages: against what clients measured at this block and load, where the tuner saw about this load.", ""]
     lines += [
-        "| block in use | clients | " + "predicted tokens/s by block | recommended | fastest measured | tuner says |",
-        "| --- " * 6 + "|",
+        "| phase | block in use | clients | load seen by the tuner | predicted tokens/s by block | fastest predicted | fastest measured |"
     ]
-    for level in levels:
+    lines += ["| --- " * 7 + "|"]
+    said = [("advise", item) for item in content["phases"].get("advise", {}).get("said", ())]
+    for phase, level in [*(("load", level) for level in levels), *said]:
+        gauges, clients = level["told"]["gauges"], level["clients"]
+        seen = gauges.get("tuner_input concurrency")
+        alike = seen is not None and 1 / _ALIKE <= seen / clients <= _ALIKE
         guesses = ", ".join(
-            f"{block}: {_number(value, 0)} ({_percent(difference_percent(value, measured(levels, int(block), level['clients'])))})"
+            f"{block}: {_number(value, 0)} ({_percent(_error(levels, int(block), clients, value) if alike else None)})"
             for block, value in sorted(level["predicted"].items(), key=lambda item: int(item[0]))
         )
-        tuning = level["told"]["tuning"]
         lines.append(
-            f"| {level['block']} | {level['clients']} | {guesses} | {tuning.get('recommendation', '')} | {best.get(level['clients'], '')} "
-            f"| {_cell(tuning.get('reason', ''))}: {_cell(tuning.get('message', ''))} |"
+            f"| {phase} | {level['block']} | {clients} | {_number(seen, 1)} | {guesses} "
+            f"| {_number(gauges.get('tuner_recommended_block_size'), 0)} | {best.get(clients, '')} |"
         )
     return [*lines, ""]
+
+
+def _error(levels: list[dict[str, Any]], block: int, clients: int, predicted: float) -> float | None:
+    return difference_percent(predicted, measured(levels, block, clients))
 
 
 def measured(levels: list[dict[str, Any]], block: int, clients: int) -> float | None:

@@ -13,7 +13,7 @@ from testbed.demo_setup import TUNED_ROLLOUT
 from testbed.gpu_loop.shapes import COLLAPSED, SHAPES, TRAINED_BLOCK, Shape, make_models
 from testbed.process_node.programs import engine_environment
 
-TUNING: Mapping[str, Any] = {"window": "20s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3, "actuator": "Restart"}
+TUNING: Mapping[str, Any] = {"window": "15s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3, "actuator": "Restart"}
 SETTINGS: Mapping[str, str] = {
     "scrape_seconds": "2",
     "metrics_window_seconds": "16",
@@ -24,7 +24,8 @@ SETTINGS: Mapping[str, str] = {
     "log_format": "json",
 }
 """Settings of the operator with seconds instead of the usual minutes."""
-BLOCKS = (16, 8)
+BLOCKS = (8, 16)
+"""Block sizes that are measured, in this order. What the tuner may find afterwards is mostly a shorter block for a high load."""
 GRACE_S = 180
 _PINNED = "f" * 40
 _VERSION = "import importlib.metadata as m; print(m.version({!r}))"
@@ -144,7 +145,7 @@ class Setup:
         their texts differ and are not judged."""
         imposed = self.shape is not None and not self.simulator
         probe = {**TUNED_ROLLOUT["probe"], **({"maxMismatchPercent": 100} if imposed else {})}
-        return {**TUNED_ROLLOUT, "probe": probe, "deadline": "4m"}
+        return {**TUNED_ROLLOUT, "probe": probe, "deadline": "3m"}
 
     @property
     def collapsed(self) -> str | None:

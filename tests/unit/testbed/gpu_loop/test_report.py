@@ -11,13 +11,13 @@ import pytest
 from testbed.gpu_loop.report import Report, best_blocks, compared, markdown
 
 
-def level(block: int, clients: int, speed: float, **product: float) -> dict[str, Any]:
+def level(block: int, clients: int, speed: float, seen: float = 1.0, **product: float) -> dict[str, Any]:
     return {
         "block": block,
         "clients": clients,
         "client": {"tokens_per_second": speed, "concurrency": float(clients), "seconds_per_token": 0.002},
         "product": product,
-        "told": {"tuning": {"recommendation": "8", "reason": "Tuned", "message": "block 8 | is the fastest"}},
+        "told": {"gauges": {"tuner_input concurrency": seen, "tuner_recommended_block_size": 8.0}, "tuning": {}},
         "predicted": {"8": 1.1 * speed, "16": speed},
         "imposed_acceptance": 5.0,
         "failed": 0,
@@ -38,8 +38,8 @@ def test_the_fastest_block_is_named_where_both_were_measured() -> None:
     assert best_blocks(levels) == {1: "8 (+9.2 %)"}
 
 
-def test_tables_name_every_level_and_what_the_tuner_says() -> None:
-    content = {
+def test_tables_name_every_level_and_compare_predictions_at_the_load_that_the_tuner_saw() -> None:
+    content: dict[str, Any] = {
         "began": "now",
         "setup": {"engine": "vllm"},
         "phases": {"load at block 16": {"levels": [level(16, 1, 380.0), level(8, 1, 415.0)]}},
@@ -47,7 +47,8 @@ def test_tables_name_every_level_and_what_the_tuner_says() -> None:
     text = markdown(content)
     assert "| 8 | 1 | 415 |" in text
     assert "8: 418 (+0.7 %), 16: 380 (+0.0 %)" in text
-    assert "Tuned: block 8 \\| is the fastest" in text
+    content["phases"]["load at block 16"]["levels"][0]["told"]["gauges"]["tuner_input concurrency"] = 4.0
+    assert "8: 418 (–), 16: 380 (–)" in markdown(content)
 
 
 def test_each_phase_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
