@@ -27,7 +27,6 @@ SETTINGS: Mapping[str, str] = {
 BLOCKS = (8, 16)
 """Block sizes that are measured, in this order. What the tuner may find afterwards is mostly a shorter block for a high load."""
 GRACE_S = 180
-_PINNED = "f" * 40
 _VERSION = "import importlib.metadata as m; print(m.version({!r}))"
 
 
@@ -115,7 +114,6 @@ class Setup:
     def spec(self, product: str) -> dict[str, Any]:
         """Returns the spec of the DFlashDeployment."""
         shape = self.shape
-        pinned = {"revision": _PINNED} if shape or self.model.startswith(("/", ".")) else {}
         args = [*self.extra_args]
         if shape and not self.simulator:
             args = ["--load-format=dummy", *shape.extra_args.get(self.engine, ()), *args]
@@ -123,8 +121,8 @@ class Setup:
             flag = "--gpu-memory-utilization" if self.engine == "vllm" else "--mem-fraction-static"
             args.append(f"{flag}={self.memory:g}")
         return {
-            "target": {"model": self.target, **pinned},
-            "drafter": {"model": self.drafter_name, "trainedBlockSize": TRAINED_BLOCK, **pinned},
+            "target": {"model": self.target},
+            "drafter": {"model": self.drafter_name, "trainedBlockSize": TRAINED_BLOCK},
             "engine": {
                 "name": self.engine,
                 "version": self.release(),
