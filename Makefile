@@ -134,6 +134,11 @@ bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, compared
 bench-tuner: $(STAMP) ## Measure the choice of block sizes on published tables; one JSON object per line
 	@$(BIN)/python -m benchmarks.tuner
 
+.PHONY: gpu
+gpu: $(STAMP) ## The whole loop on a real engine and an NVIDIA GPU: ENGINE=vllm|sglang MODEL=dense|hybrid|moe|NAME PYTHON=… (SIMULATOR=1: no GPU)
+	@$(BIN)/python -m testbed.gpu_loop run --engine=$(or $(ENGINE),vllm) --model=$(or $(MODEL),dense) \
+	  $(if $(SIMULATOR),--simulator,--python=$(PYTHON)) $(if $(DRAFTER),--drafter=$(DRAFTER)) $(GPU_OPTIONS)
+
 .PHONY: lock
 lock: $(STAMP) ## Renew both lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -5,8 +5,9 @@ because their dependencies conflict. A build goes into the user's cache under a 
 changed pin builds again and an unchanged one never does. Two simultaneous builds are safe: the second waits for the first and uses its
 result.
 
-There are two ways to use other programs. ``DFLASH_TESTBED_<NAME>`` is used as it is (``DFLASH_TESTBED_KUBECTL=/usr/bin/kubectl``; dashes
-become underscores). ``DFLASH_TESTBED_USE_PATH=1`` uses programs from ``PATH`` if their version is new enough.
+There are three ways to use other programs. ``DFLASH_TESTBED_<NAME>`` is used as it is (``DFLASH_TESTBED_KUBECTL=/usr/bin/kubectl``; dashes
+become underscores). ``DFLASH_TESTBED_PROGRAMS`` names a folder whose programs are used as they are, for machines without Go.
+``DFLASH_TESTBED_USE_PATH=1`` uses programs from ``PATH`` if their version is new enough.
 """
 
 from __future__ import annotations
@@ -181,10 +182,23 @@ def _given(program: str) -> Path | None:
     variable = "DFLASH_TESTBED_" + program.upper().replace("-", "_")
     value = os.environ.get(variable)
     if not value:
-        return None
+        return _in_folder(program)
     if not os.access(value, os.X_OK) or Path(value).is_dir():
         raise BinaryError(f"{variable}={value} is not an executable file")
     return Path(value).absolute()
+
+
+def _in_folder(program: str) -> Path | None:
+    """Returns a program of the folder that DFLASH_TESTBED_PROGRAMS names; None if it is not there."""
+    folder = os.environ.get("DFLASH_TESTBED_PROGRAMS")
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise BinaryError(f"DFLASH_TESTBED_PROGRAMS={folder} is not a folder")
+    path = Path(folder).absolute() / program
+    if path.exists() and not os.access(path, os.X_OK):
+        raise BinaryError(f"{path}, named by DFLASH_TESTBED_PROGRAMS, is not executable")
+    return path if path.exists() else None
 
 
 def _on_path(program: str) -> Path | None:

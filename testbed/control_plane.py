@@ -41,6 +41,9 @@ _EXTRA_ARGUMENTS = (
     # Nothing here has to survive a power failure.
     "etcd=unsafe-no-fsync=true",
 )
+# Only the nodes that nodes.py makes: a process node has an agent of its own. From the first restart on, which comes before any node
+# (kwokctl 0.8.0 crashes on --extra-args of kwok's controller).
+_KWOK_ARGUMENTS = ("--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
 # Their informers back off for up to a minute during an outage. Not kwok: a new one may give a pod the address of another.
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 
@@ -98,7 +101,9 @@ class ControlPlane:
     def components(self) -> dict[str, list[str]]:
         """Returns the command line of each server, by name."""
         configuration = next(yaml.safe_load_all((self._workspace.control_plane / "kwok.yaml").read_text()))
-        return {component["name"]: [component["binary"], *component["args"]] for component in configuration["components"]}
+        commands = {component["name"]: [component["binary"], *component["args"]] for component in configuration["components"]}
+        commands["kwok-controller"] += _KWOK_ARGUMENTS
+        return commands
 
     def process(self, component: str) -> RecordedProcess:
         """Returns the process of one server: etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kwok-controller."""

@@ -79,7 +79,8 @@ class OperatorProcess:
         own = {f"DFLASH_{name.upper()}": value for name, value in {"http_host": "127.0.0.1", "http_port": "0", **self.settings}.items()}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")} | {
             "KUBECONFIG": str(kubeconfig),
-            "PYTHONPATH": str(ROOT),
+            # Behind this project, dependencies may come from further folders.
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "POD_NAMESPACE": NAMESPACE,
             "POD_NAME": self.name,
             **own,

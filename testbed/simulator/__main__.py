@@ -22,6 +22,7 @@ from testbed.measured_tables import TableError
 from testbed.simulator.argv import ArgvError
 from testbed.simulator.control import control_app
 from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.faults import Faults
 from testbed.simulator.fleet import Fleet
 from testbed.simulator.host import Clock, Host
 from testbed.simulator.launch import Process, UnknownEngine, settings_of, startup_s
@@ -57,8 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     fleet.add_argument("--control-port", type=int, default=0, help="control interface on 127.0.0.1 (default: a free port)")
     serve = commands.add_parser("serve", parents=[common], help="be one engine; its release comes from DFLASH_SIM_RELEASE")
     serve.add_argument("--host", default="0.0.0.0")
+    serve.add_argument("--faults", type=_faults, default=Faults(), metavar="JSON", help="faults from the start, as in PATCH /sim/faults")
     serve.add_argument("engine_command", nargs="+", metavar="-- COMMAND", help="the engine's whole command line")
     return parser
+
+
+def _faults(text: str) -> Faults:
+    return Faults().patched(json.loads(text))
 
 
 def _on_signal(stop: Callable[[], None]) -> None:
@@ -107,6 +113,7 @@ async def _serve(options: argparse.Namespace, table: Table) -> int:
         table.match(settings.target, settings.served_model_name),
         now=clock.now(),
         startup_s=startup_s(process, options.startup_seconds),
+        faults=options.faults,
         created_s=time.time(),
         seed=os.getpid(),
     )

@@ -146,14 +146,17 @@ class Client:
         self.log.errors[kind] += 1
         await asyncio.sleep(0.05)  # an engine that refuses at once must not turn a closed loop into a flood
 
-    async def _complete(self, url: str, shot: Shot) -> tuple[int, float | None]:
-        assert self._session is not None
+    def _body(self, shot: Shot) -> dict[str, object]:
         body: dict[str, object] = {"model": self._target.model, "prompt": shot.prompt, "max_tokens": shot.max_tokens, "temperature": 0}
         body |= {"ignore_eos": True}
         if shot.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body
+
+    async def _complete(self, url: str, shot: Shot) -> tuple[int, float | None]:
+        assert self._session is not None
         headers = {WORKLOAD_HEADER: shot.workload}
-        async with self._session.post(f"{url}/v1/completions", json=body, headers=headers) as response:
+        async with self._session.post(f"{url}/v1/completions", json=self._body(shot), headers=headers) as response:
             response.raise_for_status()
             if not shot.stream:
                 answer = await response.json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -32,9 +32,13 @@ class ServiceTraffic:
         rate: float | None = None,
         concurrency: int | None = None,
         seed: int = 0,
+        shots: Shots | None = None,
+        client: Callable[[Target, Shots], Client] = Client,
     ) -> None:
         """Takes either ``rate`` requests per second on average, whatever the engines do, or ``concurrency`` clients in a closed loop over
-        all replicas together. Raises ValueError unless exactly one is given."""
+        all replicas together. Raises ValueError unless exactly one is given.
+
+        ``shots`` are the requests instead of those of ``mix``, and ``client`` sends them."""
         if (rate is None) == (concurrency is None):
             raise ValueError("traffic has either a rate or a concurrency")
         self._cluster = cluster
@@ -46,7 +50,8 @@ class ServiceTraffic:
         self._counted = 0
         self._counting = threading.Lock()
         self._target = Target(self._urls, model)
-        self._shots = Shots(mix, seed)
+        self._shots = shots or Shots(mix, seed)
+        self._client = client
         self._rate = rate
         self._concurrency = concurrency
         self._seed = seed
@@ -77,6 +82,11 @@ class ServiceTraffic:
         """Returns the number of requests without a whole answer."""
         return sum(self.log.errors.values())
 
+    @property
+    def began_s(self) -> float:
+        """Returns the moment on the monotonic clock from which the log counts."""
+        return self._began_s
+
     def tokens_per_second(self, start: float, end: float) -> float:
         """Returns the generated tokens per second between two moments of the monotonic clock, from answered requests."""
         began_s = self._began_s
@@ -102,7 +112,7 @@ class ServiceTraffic:
         return bool(pods)
 
     async def _run(self) -> None:
-        async with Client(self._target, self._shots) as client:
+        async with self._client(self._target, self._shots) as client:
             client.log, self._began_s = self.log, client.began_s
             if self._rate is not None:
                 sending = asyncio.create_task(client.open_loop(self._rate, seed=self._seed))
