@@ -50,7 +50,8 @@ def made_machines() -> Iterator[tuple[Machine, int, list[Series]]]:
 def _tables(machine: Machine, number: int, draw: random.Random) -> list[Series]:
     step_s = _step_s(machine, draw)
     decay = draw.gauss(0.993, 0.003)
-    prefill_s = draw.uniform(0.0, 0.25) * step_s(16, 32) / (32 * mean_length(WORKLOADS["maths"], decay, 16))
+    most = 0.7 if machine.hybrid and machine.engine == "vllm" else 0.25
+    prefill_s = draw.uniform(0.0, most) * step_s(16, 32) / (32 * mean_length(WORKLOADS["maths"], decay, 16))
     found = []
     for workload, first in WORKLOADS.items():
         own = draw.gauss(decay, 0.003)
@@ -76,7 +77,7 @@ def _step_s(machine: Machine, draw: random.Random) -> Callable[[int, int], float
     def step_s(block: int, concurrency: int) -> float:
         tokens = block * concurrency
         memory = 1.0 + (experts * (1 - math.exp(-tokens / activated)) if machine.mixture else 0.0)
-        whole = (memory**sharpness + (tokens / knee) ** sharpness) ** (1 / sharpness)
+        whole: float = (memory**sharpness + (tokens / knee) ** sharpness) ** (1 / sharpness)
         return floor_s * (whole + position * block + request * concurrency)
 
     return step_s

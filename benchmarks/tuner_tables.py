@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_controller.tuner.machine import Machine
+from dflash_controller.tuner.machine import UNKNOWN, Machine
 from testbed.measured_tables import read_lengths, read_speeds
 
 
@@ -25,7 +25,7 @@ class Series:
     speeds: Mapping[tuple[int, int], float]
     lengths: Mapping[int, float]
     """Published acceptance lengths by block."""
-    machine: Machine = Machine()
+    machine: Machine = UNKNOWN
 
     def step_s(self, block: int, concurrency: int) -> float | None:
         """Returns the step time in seconds; None if the speed or the acceptance length is not published."""

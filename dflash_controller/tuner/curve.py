@@ -14,21 +14,24 @@ FLAT = 32
 """Below the knee ÷ this, computation is at most 3 % of a step and adds no uncertainty."""
 END_DOUBLINGS = 1.0
 """Minimum distance, in doublings, over which the slope at an end is taken; between closer points it would be noise."""
-UNCERTAIN_PER_DOUBLING = 0.10
-"""Uncertainty (log s) per doubling of T below the data or inside a wide gap."""
+BEYOND_SIGMA = 0.10
+"""Uncertainty (log s) per doubling of T inside a wide gap, and the least above the data."""
 ROOFLINE_START = 100.0
 """Tokens below which no step is bound by computation: the least knee over the tables is 106."""
 ROOFLINE_DIVISOR = 4.0
-"""Above the data the step time lies between the curve's own slope and the roofline's, 95 % of the time: so far apart are their ± 2 sigma."""
+"""Above the data the own slope and the roofline's are the bounds of 95 % of the step times, so they are four sigma apart."""
 
 
 class Curve:
     """log s over T. The nodes are the points after isotonic regression: a larger step cannot be faster, so a decrease is noise."""
 
-    def __init__(self, points: Iterable[tuple[float, float, float]], knee: float, end_weight: float = 0.5) -> None:
+    def __init__(
+        self, points: Iterable[tuple[float, float, float]], knee: float, end_weight: float = 0.5, below_sigma: float = BEYOND_SIGMA
+    ) -> None:
         """``points`` are (T, log s, weight), at least one; ``knee`` is that of the prior's shape (see ``shape``).
 
-        ``end_weight`` is the share of the own slope above the data. Raises ValueError without points.
+        ``end_weight`` is the share of the own slope above the data, ``below_sigma`` the uncertainty per doubling below them. Raises
+        ValueError without points.
         """
         merged: dict[float, tuple[float, float]] = {}
         for tokens, log_s, weight in points:
@@ -40,6 +43,7 @@ class Curve:
         self.logs = _never_falling([(merged[tokens][1], merged[tokens][0]) for tokens in self.tokens])
         self._knee = knee
         self._end_weight = end_weight
+        self._below_sigma = below_sigma
 
     def at(self, tokens: float) -> float:
         """Returns log s at T = ``tokens``.
@@ -78,10 +82,10 @@ class Curve:
         """
         end = self.tokens[-1]
         if tokens <= end:
-            return UNCERTAIN_PER_DOUBLING * self.distance(tokens)
+            return (self._below_sigma if tokens < self.tokens[0] else BEYOND_SIGMA) * self.distance(tokens)
         own = (self._end_slope(-1) or 0.0) * math.log(tokens / end)
         roofline = max(0.0, math.log(tokens / max(end, ROOFLINE_START)))
-        return max(abs(roofline - own) / ROOFLINE_DIVISOR, UNCERTAIN_PER_DOUBLING * math.log2(tokens / end))
+        return max(abs(roofline - own) / ROOFLINE_DIVISOR, BEYOND_SIGMA * math.log2(tokens / end))
 
     def _beyond(self, end: float, tokens: float, own: float | None, weight: float) -> float:
         usual = log_cost(tokens, self._knee) - log_cost(end, self._knee)

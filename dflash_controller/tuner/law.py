@@ -86,15 +86,16 @@ class Law:
         return min(self._curves, key=lambda other: (abs(other[1] - regime[1]), other[1], other[0] > regime[0], abs(other[0] - regime[0])))
 
     def _fit(self, by_block: Mapping[int, Sequence[StepPoint]], blocks: Iterable[int]) -> dict[Regime, Curve]:
+        prior = self._prior
         found: dict[Regime, list[tuple[float, float, float]]] = defaultdict(list)
         for block in blocks:
-            off = math.log(self._prior.off_ratio) if block == OFF else 0.0
+            off = math.log(prior.off_ratio) if block == OFF else 0.0
             added = self._added(block)
             for point in by_block[block]:
                 rest = max(point.seconds - added, LEAST_REST * point.seconds)
                 log_f = math.log(rest) - self._price.exponent * math.log(point.concurrency) - off
                 found[self._limits.regime(block, point.concurrency)].append((point.tokens, log_f, point.weight))
-        return {regime: Curve(points, self._prior.knee_tokens, self._prior.end_weight) for regime, points in found.items()}
+        return {regime: Curve(points, prior.knee_tokens, prior.end_weight, prior.below_sigma) for regime, points in found.items()}
 
     def _misses(self, block: int, points: Iterable[StepPoint]) -> Residuals:
         return Residuals(

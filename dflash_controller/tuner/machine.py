@@ -20,3 +20,7 @@ class Machine:
     def kind(self) -> str:
         """The kind of target: dense, mixture, hybrid or hybrid mixture."""
         return " ".join(word for word, has in (("hybrid", self.hybrid), ("mixture", self.mixture)) if has) or "dense"
+
+
+UNKNOWN = Machine()
+"""An engine of which nothing is known, with a dense target."""

@@ -20,6 +20,8 @@ class StepPrior:
     """Standard deviation of ``position_share`` between targets and releases."""
     end_weight: float = 0.5
     """Share of the curve's own slope in its continuation above the data; the rest is the prior's shape."""
+    below_sigma: float = 0.10
+    """Uncertainty (log s) of the curve per doubling of T below the data."""
     spread: float = 1.0
     """Factor on the uncertainty of the law."""
 

@@ -1,10 +1,11 @@
 """Predicts the step time by block size and concurrency from the block sizes that ran.
 
-A step verifies T = B · c tokens. For dense targets and mixtures of experts its time is nearly a function of T alone: the published tables of
-SGLang on B200 and measurements on an H100 with vLLM and SGLang agree that at equal T, block 8 at twice the concurrency takes 3 % less to
-15 % more time than block 16. So load that varies at one block size shows the step time of every other without a trial. With vLLM and hybrid
-targets a part of the step goes with B alone, whatever the load (about 0.45 ms per position of a 9B on an H100): s = f(T) · c**e + g · B
-(``law``, ``position``). Until two block sizes were observed, g is the prior's, and its uncertainty is part of every prediction.
+A step verifies T = B · c tokens. For dense targets and mixtures of experts its time is nearly a function of T alone. The published tables
+of SGLang on B200 and measurements on an H100 with vLLM and SGLang agree that at equal T, block 8 at twice the concurrency takes 3 % less
+to 15 % more time than block 16. So load that varies at one block size shows the step time of every other without a trial. With vLLM and
+hybrid targets a part of the step goes with B alone, whatever the load (about 0.45 ms per position of a 9B on an H100). So
+s = f(T) · c**e + g · B (``law``, ``position``). Until two block sizes were observed, g is the prior's, and its uncertainty is part of
+every prediction.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PRIOR_POINT_SIGMA = 0.05
 """The same for one measured with other prompts, or by another deployment."""
 LAW_DOWN_SIGMA, LAW_UP_SIGMA = 0.065, 0.09
 """Uncertainty of the law for a block half, or twice, as large as the nearest that ran; grows with the square root of the doublings."""
-BEYOND_SIGMA = 0.10
+AWAY_SIGMA = 0.10
 """Uncertainty per doubling of concurrency beyond the data of a measured block."""
 OFF_SIGMA = 0.20
 """Uncertainty of the step time without drafter relative to the curve, over 54 published table cells with priors of other targets."""
@@ -106,9 +107,9 @@ class StepTimes:
         if not seen:
             return math.inf
         own = [place for place, prior in seen if not prior]
-        sigmas = [math.hypot(PRIOR_POINT_SIGMA, BEYOND_SIGMA * _away([place for place, _ in seen], concurrency))]
+        sigmas = [math.hypot(PRIOR_POINT_SIGMA, AWAY_SIGMA * _away([place for place, _ in seen], concurrency))]
         if own:
-            sigmas.append(math.hypot(NOISE_SIGMA, BEYOND_SIGMA * _away(own, concurrency)))
+            sigmas.append(math.hypot(NOISE_SIGMA, AWAY_SIGMA * _away(own, concurrency)))
         return min(sigmas)
 
     def _law_sigma(self, block: int, concurrency: float) -> float:
