@@ -88,7 +88,7 @@ class Curve:
             shape = 0.0
             if self._end_slope(0) is None:
                 shape = SHAPE_SIGMA * (log_cost(self.tokens[0], self._knee) - log_cost(tokens, self._knee))
-            return math.hypot(shape, self._below_sigma * self.distance(tokens))
+            return max(shape, self._below_sigma * self.distance(tokens))
         if tokens <= end:
             return BEYOND_SIGMA * self.distance(tokens)
         own = (self._end_slope(-1) or 0.0) * math.log(tokens / end)
