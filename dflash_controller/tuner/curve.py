@@ -16,7 +16,7 @@ END_DOUBLINGS = 1.0
 """Minimum distance, in doublings, over which the slope at an end is taken; between closer points it would be noise."""
 BEYOND_SIGMA = 0.10
 """Uncertainty (log s) per doubling of T inside a wide gap, and the least above the data."""
-SHAPE_SIGMA = 0.5
+SHAPE_SIGMA = 0.35
 """Uncertainty of the prior's shape, relative to its rise, where one load alone was seen: above the knee, half as many tokens may take half
 the time or the same."""
 ROOFLINE_START = 100.0
