@@ -20,6 +20,8 @@ COMPARED_SIGMA = 0.042
 """Uncertainty of one comparison of two step times at equal T: 3 % for each."""
 MOST_SHARE = 0.8
 """Greatest share of any measured step that a price can take."""
+RISE_SIGMA = 0.03
+"""How much longer than measured a step may be where the rise of one block's step times bounds the price of a request."""
 
 Vector = tuple[float, float, float]
 """Of exponent, seconds per position, and seconds per request."""
@@ -33,6 +35,8 @@ class Prices:
     position_variance: float
     request_variance: float
     covariance: float
+    most: Price
+    """Upper bounds that the measured steps set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,11 @@ def prices(by_block: Mapping[int, Sequence[StepPoint]], prior: StepPrior, limits
         # Without new measurements the price may be above 0 by as much as before, so its variance is the prior's.
         values[below[0]] = 0.0
         free = [place for place in free if place != below[0]]
-    most_position, most_request = _most(by_block)
-    price = Price(min(values[1], most_position), min(values[2], most_request), values[0] if found else 0.0)
+    most = _most(by_block)
+    price = Price(min(values[1], most.position_s), min(values[2], most.request_s), values[0] if found else 0.0)
     known = {row: {column: inverse[i][j] for j, column in enumerate(free)} for i, row in enumerate(free)}
     variances = [known.get(place, {}).get(place, sigmas[place] ** 2) for place in (1, 2)]
-    return Prices(price, variances[0], variances[1], known.get(1, {}).get(2, 0.0))
+    return Prices(price, variances[0], variances[1], known.get(1, {}).get(2, 0.0), most)
 
 
 def _prior_prices(by_block: Mapping[int, Sequence[StepPoint]], prior: StepPrior) -> tuple[Vector, Vector]:
@@ -103,12 +107,21 @@ def _prior_prices(by_block: Mapping[int, Sequence[StepPoint]], prior: StepPrior)
     )
 
 
-def _most(by_block: Mapping[int, Sequence[StepPoint]]) -> tuple[float, float]:
+def _most(by_block: Mapping[int, Sequence[StepPoint]]) -> Price:
+    """Returns upper bounds of the prices.
+
+    A step is not shorter than its prices. At one block size it rises with each request by the price of one at least, because f never falls.
+    """
     drafting = [point for block, points in by_block.items() if block != OFF for point in points] or list(by_block[OFF])
-    return (
-        min(MOST_SHARE * point.seconds / point.block for point in drafting),
-        min(MOST_SHARE * point.seconds / point.concurrency for point in drafting),
-    )
+    position_s = min(MOST_SHARE * point.seconds / point.block for point in drafting)
+    request_s = min(MOST_SHARE * point.seconds / point.concurrency for point in drafting)
+    for points in by_block.values():
+        for few in points:
+            for many in points:
+                if many.concurrency >= 2 * few.concurrency:
+                    rise_s = many.seconds * (1 + RISE_SIGMA) - few.seconds
+                    request_s = min(request_s, max(0.0, rise_s) / (many.concurrency - few.concurrency))
+    return Price(position_s, request_s)
 
 
 def _comparisons(by_block: Mapping[int, Sequence[StepPoint]], prior: StepPrior, limits: Limits) -> list[_Comparison]:

@@ -52,6 +52,7 @@ class StepTimes:
             raise ValueError("no step time was measured")
         self._by_block = by_block
         self._drafting = sorted(block for block in by_block if block != OFF)
+        self._own = [block for block in self._drafting if not all(point.prior for point in by_block[block])]
         self._seen: dict[tuple[int, tuple[int, int]], list[tuple[float, bool]]] = defaultdict(list)
         for point in sorted((p for found in by_block.values() for p in found), key=lambda point: point.concurrency):
             self._seen[point.block, self._limits.regime(point.block, point.concurrency)].append((point.concurrency, point.prior))
@@ -98,9 +99,14 @@ class StepTimes:
         """Returns the laws under prices a standard deviation lower and higher; None if the deviation is 0."""
         if sigma == Price():
             return None
-        mean = self._prices.price
+        mean, most = self._prices.price, self._prices.most
         low, high = (
-            Price(mean.position_s + step * sigma.position_s, mean.request_s + step * sigma.request_s, mean.exponent) for step in (-1, 1)
+            Price(
+                max(0.0, min(most.position_s, mean.position_s + step * sigma.position_s)),
+                max(0.0, min(most.request_s, mean.request_s + step * sigma.request_s)),
+                mean.exponent,
+            )
+            for step in (-1, 1)
         )
         return self._under(low), self._under(high)
 
@@ -132,9 +138,9 @@ class StepTimes:
         sigma = math.hypot(sigma, self._price_sigma(block, concurrency))
         if block == OFF or not self._drafting:
             return math.hypot(sigma, OFF_SIGMA)
-        doublings = min((math.log2(block / seen) for seen in self._drafting), key=abs)
+        doublings = min((math.log2(block / seen) for seen in self._own or self._drafting), key=abs)
         law = self._prior.spread * (LAW_UP_SIGMA if doublings > 0 else LAW_DOWN_SIGMA) * math.sqrt(abs(doublings))
-        return math.hypot(sigma, NOISE_SIGMA, law)
+        return math.hypot(sigma, NOISE_SIGMA if self._own else PRIOR_POINT_SIGMA, law)
 
 
 def _away(seen: list[float], concurrency: float) -> float:
