@@ -105,7 +105,7 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     candidate_blocks = (OFF, *blocks) if off else blocks
     cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
     broken = Cell(series, candidate_blocks, collapsed=True) if off else None
-    prior = Priors.load().without(series.model).prior()
+    prior = Priors.load().without(series.model).prior(series.machine)
     return Subject(traces(cell, shifted, broken, blocks, SEED, days), cell.name, prior)
 
 

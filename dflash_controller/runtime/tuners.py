@@ -1,4 +1,7 @@
-"""Holds the tuner's knowledge of every deployment. The collector feeds it; it is kept in memory and stored with the active revision."""
+"""Holds the tuner's knowledge of every deployment. The collector feeds it; it is kept in memory and stored with the active revision.
+
+Deployments of the same pair lend each other what they know of step times (``pairs``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, Protocol
 
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
-from dflash_controller.engines.resolved import STEP_TIME_FIELDS
+from dflash_controller.engines.resolved import STEP_TIME_FIELDS, Resolved
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
@@ -20,13 +23,18 @@ from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.status.tuning import reported_decision
+from dflash_controller.runtime.pairs import Pairs
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import needed
+from dflash_controller.tuner.priors import prior_of
 from dflash_controller.tuner.schedule import true_step_s
 from dflash_controller.tuner.window import SLOT_S
 
 _log = logging.getLogger(__name__)
+
+LENT_S = 600.0
+"""Minimum seconds between two times a deployment lends, and between two times it borrows once it has borrowed."""
 
 
 class Measured(Protocol):
@@ -51,6 +59,10 @@ class _Case:
     """True if something was learned since ``stored_at_s``."""
     kept_with: str | None = None
     """The revision that stores the record. The record moves when another revision becomes active. None if nothing is stored yet."""
+    lent_at_s: float = 0.0
+    borrowed_at_s: float = 0.0
+    borrowed: int = 0
+    """The version of the pair's knowledge that was borrowed."""
     recent: deque[LoadSample] = field(default_factory=deque)
     short_since_s: float | None = None
     """Since when too few pods have been measured, in seconds since the epoch; None while there are enough."""
@@ -71,6 +83,7 @@ class Tuners:
         self._now = now
         self._slot_s = slot_s
         self._cases: dict[Key, _Case] = {}
+        self._pairs = Pairs()
 
     def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
         """Returns what is known at this evaluation; nothing before a revision is active. ``stored`` are the snapshot's revisions."""
@@ -86,6 +99,7 @@ class Tuners:
             case.learner.take(new, now.timestamp())
             case.news = case.news or any(load_sample.served for load_sample in new)
             case.recent.extend(new)
+        self._share(key, case, stable.resolved, now.timestamp())
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
         measured = self._measured.measured(key, stable.hash)
@@ -134,9 +148,21 @@ class Tuners:
             case.recent.clear()
             return case
         kept_with, record = _kept(stable, records)
-        case = _Case(stable.name, curve, Learner.from_json(record, slot_s=self._slot_s), now_s, kept_with=kept_with)
+        learner = Learner.from_json(record, prior_of(stable.resolved).steps, slot_s=self._slot_s)
+        case = _Case(stable.name, curve, learner, now_s, kept_with=kept_with)
         self._cases[key] = case
         return case
+
+    def _share(self, key: Key, case: _Case, resolved: Resolved, now_s: float) -> None:
+        """Lends what the deployment knows to others of its pair, and borrows what they know."""
+        own = key, case.curve
+        if now_s - case.lent_at_s >= LENT_S:
+            self._pairs.lend(own, resolved, case.learner.lend())
+            case.lent_at_s = now_s
+        version = self._pairs.version(resolved)
+        if version != case.borrowed and now_s - case.borrowed_at_s >= LENT_S:
+            case.learner.borrow(self._pairs.known(own, resolved))
+            case.borrowed, case.borrowed_at_s = version, now_s
 
     def _record(self, case: _Case, now_s: float) -> str | None:
         moves = case.kept_with not in (None, case.stable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dflash_controller.api.defaults import TuningPolicy
@@ -37,6 +37,11 @@ class DecisionInputs:
             "prior": {
                 "kneeTokens": self.prior.steps.knee_tokens,
                 "offRatio": self.prior.steps.off_ratio,
+                "positionShare": [self.prior.steps.position_share, self.prior.steps.position_sigma],
+                "requestShare": [self.prior.steps.request_share, self.prior.steps.request_sigma],
+                "endWeight": self.prior.steps.end_weight,
+                "belowSigma": self.prior.steps.below_sigma,
+                "spread": self.prior.steps.spread,
                 "decay": [self.prior.decay.mean, self.prior.decay.sigma],
             },
             "limits": {"tokens": list(self.limits.tokens), "concurrency": list(self.limits.concurrency)},
@@ -57,9 +62,28 @@ class DecisionInputs:
         return DecisionInputs(
             tuner_inputs,
             Learned.from_json(data["learned"]),
-            Prior(StepPrior(prior["kneeTokens"], prior["offRatio"]), Decay(*prior["decay"])),
+            Prior(_steps(prior), Decay(*prior["decay"])),
             Limits(tuple(limits["tokens"]), tuple(limits["concurrency"])),
         )
+
+
+def _steps(prior: Mapping[str, Any]) -> StepPrior:
+    """Returns the stored prior; one of an earlier release knew no prices."""
+    known = StepPrior(prior["kneeTokens"], prior["offRatio"])
+    if "positionShare" not in prior:
+        return known
+    position_share, position_sigma = prior["positionShare"]
+    request_share, request_sigma = prior["requestShare"]
+    return replace(
+        known,
+        position_share=position_share,
+        position_sigma=position_sigma,
+        request_share=request_share,
+        request_sigma=request_sigma,
+        end_weight=prior["endWeight"],
+        below_sigma=prior["belowSigma"],
+        spread=prior["spread"],
+    )
 
 
 _PLAIN = tuple(name for name in TunerInputs.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))

@@ -40,6 +40,7 @@ from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
+from dflash_controller.tuner.priors import prior_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class CanaryCase:
             self.candidate.speculation,
             mixture=resolved.mixture_of_experts or resolved.hybrid,
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
+            prior=prior_of(resolved),
         )
         return replace(asked, promise=promised)
 
