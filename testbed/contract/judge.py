@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Flag
+from dflash_controller.engines.options import OPTIONS
 from testbed.contract.cases import CASES
 from testbed.contract.combinations import COMBINATIONS, Combination
 from testbed.contract.driver import ask
@@ -155,14 +156,18 @@ def _combination_line(environments: Environments, release: Release, case: Combin
     engine, asked = ENGINES[case.engine], case.request(release.version, flags)
     if engine.problems(asked):
         launched = engine.launch(case.request(release.version, ()))
-        given = {Flag.parse(flag).subject for flag in flags}
-        args = [arg for arg in launched.args if not arg.startswith("--") or Flag.parse(arg).subject not in given] + list(flags)
+        given = {_option(release, flag) for flag in flags}
+        args = [arg for arg in launched.args if not arg.startswith("--") or _option(release, arg) not in given] + list(flags)
     else:
         launched = engine.launch(asked)
         args = list(launched.args)
     dense = case.dense or case.engine == "vllm"
     local = [_localised(arg, case.engine, i, *_folders(environments, dense)) for i, arg in enumerate(args)]
     return Line(case.name, tuple(local), {**launched.env, **case.env}, case.gpu, dense, refusal)
+
+
+def _option(release: Release, flag: str) -> str:
+    return OPTIONS[release.engine].meaning(Flag.parse(flag).name, release.version).option
 
 
 def _folders(environments: Environments, dense: bool) -> tuple[str, str]:

@@ -121,12 +121,6 @@ def _listen(line: CommandLine) -> Iterator[Broken]:
     yield from listen.broken(line, listen.ONE_SOCKET)
 
 
-def canonical(name: str) -> str:
-    """Returns the spelling that rules read: since 0.33 ``--disable-x`` is ``--no-enable-x``."""
-    on = name.replace("--disable-", "--enable-", 1)
-    return on if on in CHECKED else name
-
-
 RULES: tuple[Rule, ...] = (_ranks, _gpu, _sizes, _drafting, _cache, _listen)
 CHECKED = frozenset(
     {
