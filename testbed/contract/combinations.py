@@ -208,8 +208,8 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("vllm", ("--enable-elastic-ep",), "outside the GPUs", "Elastic EP"),
     Combination("vllm", ("--api-server-count=2",), None),
     # vLLM: sizes, attention, drafting
-    Combination("vllm", ("--no-enable-chunked-prefill",), "chunked-prefill is off", "max_model_len"),
-    Combination("vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill is off", "max_model_len", since="0.33.0"),
+    Combination("vllm", ("--no-enable-chunked-prefill",), "--no-enable-chunked-prefill: without chunked prefill", "max_model_len"),
+    Combination("vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill: without chunked prefill", "max_model_len", since="0.33.0"),
     Combination("vllm", ("--no-enable-chunked-prefill", "--max-model-len=16384"), None),
     Combination("vllm", ("--max-num-active-seqs=64",), "spec.engine.maxConcurrency", "max_num_active_seqs", since="0.33.0"),
     Combination("vllm", ("--kv-sharing-fast-prefill",), "speculative decoding", "Fast prefill"),

@@ -85,7 +85,7 @@ def test_no_abbreviation_of_a_guarded_flag_passes(name: str) -> None:
         ("--no_enable_chunked_prefil", "an abbreviation of --no-enable-chunked-prefill", "Write --no-enable-chunked-prefill in full"),
         ("--disable-chunked-prefil", "an abbreviation of --disable-chunked-prefill", "Write --disable-chunked-prefill in full"),
         ("--attention-c.backend=FLASHINFER", "an abbreviation of --attention-config", "Write --attention-config in full"),
-        ("--no-disable-log-stat", "an abbreviation of --no-disable-log-stats", "Remove --no-disable-log-stat: metrics are always on"),
+        ("--disable-log-stat", "an abbreviation of --disable-log-stats", "Remove --disable-log-stat: metrics are always on"),
         ("--dp=2", "vLLM has no --dp; -dp is short for --data-parallel-size", "Remove --dp; raise spec.replicas for more engines"),
         ("--tp=2", "vLLM has no --tp; -tp is short for --tensor-parallel-size", "Remove --tp: spec.parallelism decides it."),
         ("--data-parallel=2", "an abbreviation of --data-parallel-", "Remove --data-parallel; "),
