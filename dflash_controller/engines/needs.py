@@ -14,7 +14,8 @@ from dflash_controller.engines.command_line import Broken, CommandLine
 from dflash_controller.engines.releases import Version, version
 
 _CONDITION = re.compile(r"(--[a-z0-9-]+|tensor)(?:(=|>)([\w.-]+))?")
-_NOTHING = frozenset({"", "auto", "none", "null", "off", "disabled"})
+_NOTHING = frozenset({"auto", "disabled", "false", "none", "null", "off"})
+"""Values that leave an option as it is without them. A switch that is on has the value ''."""
 _TENSOR = "tensor"
 
 
@@ -35,7 +36,7 @@ class Condition:
             return number is not None and number > int(self.value)
         if self.relation == "=":
             return line.get(self.name) == self.value
-        return line.on(self.name) and (line.get(self.name) not in _NOTHING or line.values[self.name] == "")
+        return self.name in line.values and line.get(self.name) not in _NOTHING
 
     def __str__(self) -> str:
         name = "spec.parallelism.tensor" if self.name == _TENSOR else self.name
@@ -54,6 +55,8 @@ class Need:
     remedy: str
     since: Version
     before: Version
+    later: bool
+    """The engine's resolution lets it through, and a process that it starts fails."""
     source: str
 
     @property
@@ -115,6 +118,7 @@ def _need(entry: Mapping[str, Any]) -> Need:
         remedy=entry.get("remedy", ""),
         since=version(entry.get("since", "0.0.0")),
         before=version(entry.get("before", "9999.0.0")),
+        later=entry.get("later", False),
         source=entry["source"],
     )
 

@@ -37,6 +37,7 @@ from dflash_controller.engines.sglang.names import (
 _BACKENDS = BACKENDS["sglang"]
 _CHUNK = "--chunked-prefill-size"
 _PAGE = "--page-size"
+_EXCHANGE = "--moe-a2a-backend"
 _SCAN_CHUNK = 64
 """Tokens per chunk of the linear-attention kernels (FLA_CHUNK_SIZE), which page sizes must fit."""
 _PAGES = {"trtllm_mha": (16, 32, 64, 128), "hpc_ops": (64,), "trtllm_mla": (32, 64), "cutedsl_mla": (32, 64)}
@@ -301,9 +302,17 @@ def _schedule(line: CommandLine) -> Iterator[Broken]:
         yield Broken((_PAGE,), message, f"Use a power of two, or add {_CHUNK} with a multiple of {page}")
     if line.on("--enable-pdmux") and (chunk is None or chunk > 0):
         yield Broken(("--enable-pdmux",), "--enable-pdmux does not work with chunked prefill", f"Add {_CHUNK}=-1, or remove --enable-pdmux")
-    if line.on("--enable-two-batch-overlap") and attention_data_parallel(line) == 1 and line.get("--moe-a2a-backend", "none") == "none":
+    if line.on("--enable-two-batch-overlap") and attention_data_parallel(line) == 1 and line.get(_EXCHANGE, "none") == "none":
         message = "--enable-two-batch-overlap needs DP attention or --moe-a2a-backend"
         yield Broken(("--enable-two-batch-overlap",), message, "Remove --enable-two-batch-overlap")
+
+
+def _experts(line: CommandLine) -> Iterator[Broken]:
+    """srt/arg_groups/moe_hook.py: a target without experts has nothing to exchange; the checks of several back ends refuse it."""
+    backend = line.get(_EXCHANGE, "none")
+    if backend != "none" and line.request.mixture_of_experts is False:
+        message = f"{_EXCHANGE}={backend} needs a mixture of experts, and {line.request.target.model} is not known as one"
+        yield Broken((_EXCHANGE,), message, f"Remove {_EXCHANGE}, or set spec.target.mixtureOfExperts to true if it is one")
 
 
 def _needs(line: CommandLine) -> Iterator[Broken]:
@@ -317,6 +326,7 @@ def _listen(line: CommandLine) -> Iterator[Broken]:
 
 RULES: tuple[Rule, ...] = (
     _ranks,
+    _experts,
     _needs,
     _attention_data_parallel,
     _gpu,
@@ -365,7 +375,7 @@ CHECKED = frozenset(
         "--linear-attn-prefill-backend",
         "--lora-target-modules",
         "--max-lora-rank",
-        "--moe-a2a-backend",
+        _EXCHANGE,
         "--rl-on-policy-target",
         "--speculative-draft-sink-size",
         "--speculative-moe-a2a-backend",
