@@ -109,7 +109,9 @@ def problems(line: CommandLine, rules: Sequence[Rule], known: Sequence[Problem] 
     return [*known, *(problem for found in apart if (problem := _problem(line, found)).field not in fields)]
 
 
-def compatible(recommended: Sequence[Flag], line: Callable[[Sequence[Flag]], CommandLine], rules: Sequence[Rule], options: Options) -> list[Flag]:
+def compatible(
+    recommended: Sequence[Flag], line: Callable[[Sequence[Flag]], CommandLine], rules: Sequence[Rule], options: Options
+) -> list[Flag]:
     """Returns the recommended flags that break no rule on the merged line, which ``line`` makes from them.
 
     The author of a drafter's card knows neither the GPU nor the user's flags, so a flag that does not fit is left out.

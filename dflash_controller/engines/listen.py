@@ -46,7 +46,7 @@ def broken(line: CommandLine, serves: Mapping[str, frozenset[str]]) -> Iterator[
     written = line.values[HOST]
     address = _spelled(written)
     families = line.request.pod_ip_families
-    if address not in serves:
+    if address is None or address not in serves:
         one = address is not None or _NAME.fullmatch(written)
         yield Broken(
             (HOST,),

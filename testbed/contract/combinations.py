@@ -54,9 +54,7 @@ class Combination:
         """Returns the launch request of the case with these flags."""
         base = request(self.engine, release, "Qwen/Qwen3-8B" if self.dense else "Qwen/Qwen3.5-35B-A3B", self.tensor)
         speculation = base.speculation if self.speculates else Off()
-        return dataclasses.replace(
-            base, gpu_product=self.gpu, extra_args=tuple(flags), kv_heads=self.kv_heads, speculation=speculation
-        )
+        return dataclasses.replace(base, gpu_product=self.gpu, extra_args=tuple(flags), kv_heads=self.kv_heads, speculation=speculation)
 
 
 _NO_BUFFER = "--mamba-radix-cache-strategy=no_buffer"
@@ -156,7 +154,9 @@ def _text(release: Version) -> str:
 def _remedied(need: Need, flag: str) -> tuple[str, ...] | None:
     if need.flag in _MORE_THAN_IT_NEEDS or not need.alternatives:
         return None
-    met = [_MET.get(each.name, f"{each.name}={int(each.value) + 1}" if each.relation == ">" else str(each)) for each in need.alternatives[0]]
+    met = [
+        _MET.get(each.name, f"{each.name}={int(each.value) + 1}" if each.relation == ">" else str(each)) for each in need.alternatives[0]
+    ]
     return (flag, *(part for text in met for part in text.split()))
 
 
@@ -187,7 +187,9 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("sglang", ("--linear-attn-decode-backend=flashinfer",), "bfloat16 state", "bfloat16", gpu=B300),
     Combination("sglang", ("--enable-linear-replayssm",), "--enable-linear-replayssm", "--enable-linear-replayssm"),
     Combination("sglang", ("--page-size=0",), "--page-size=0 is less than 1", ""),
-    Combination("sglang", ("--page-size=96",), "--page-size=96 does not divide the prefill chunk", "divisible by page_size", gpu=H100, dense=True),
+    Combination(
+        "sglang", ("--page-size=96",), "--page-size=96 does not divide the prefill chunk", "divisible by page_size", gpu=H100, dense=True
+    ),
     Combination("sglang", ("--page-size=128",), None, gpu=H100, dense=True),
     Combination("sglang", ("--page-size=96", "--chunked-prefill-size=9216"), None, gpu=H100, dense=True),
     Combination("sglang", ("--page-size=96",), "linear-attention chunk", "AssertionError"),
@@ -244,6 +246,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("sglang", ("--enable-deterministic-inference",), None, gpu=H100),
     Combination("sglang", ("--enable-mis",), "--enable-mis", "Multi-item scoring", remedied=("--enable-mis", _FLASHINFER)),
     Combination("sglang", ("--attention-backend=hpc_ops",), "no speculative decoding"),
+    *(Combination("sglang", (f"--attention-backend={name}",), "does not run on", dense=True) for name in ("aiter", "ascend", "intel_xpu")),
     Combination("sglang", ("--kv-cache-dtype=nvfp4",), "KV cache", "NVFP4", since="0.5.20"),
     Combination(
         "sglang",
@@ -354,7 +357,9 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("vllm", ("--trust-remote",), None),
     # vLLM: sizes, attention, drafting
     Combination("vllm", ("--no-enable-chunked-prefill",), "--no-enable-chunked-prefill: without chunked prefill", "max_model_len"),
-    Combination("vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill: without chunked prefill", "max_model_len", since="0.33.0"),
+    Combination(
+        "vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill: without chunked prefill", "max_model_len", since="0.33.0"
+    ),
     Combination("vllm", ("--no-enable-chunked-prefill", "--max-model-len=16384"), None),
     Combination("vllm", ("--max-num-active-seqs=64",), "spec.engine.maxConcurrency", "max_num_active_seqs", since="0.33.0"),
     Combination("vllm", ("--kv-sharing-fast-prefill",), "speculative decoding", "Fast prefill"),

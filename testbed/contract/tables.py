@@ -41,7 +41,7 @@ def options_text(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     for engine, releases in tables.items():
         lines: dict[str, list[str]] = {}
         names: dict[str, str] = {}
-        for release, table in reversed(releases.items()):
+        for release, table in reversed(list(releases.items())):
             for option in table["options"]:
                 if not option["names"]:
                     continue

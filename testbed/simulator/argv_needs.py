@@ -1,4 +1,7 @@
-"""The engines' checks of options that need others (``needs.yaml``), over parsed values. The engine contract compares them with the engines."""
+"""The engines' checks of options that need others (``needs.yaml``), over parsed values.
+
+The engine contract compares them with the engines' own.
+"""
 
 from __future__ import annotations
 

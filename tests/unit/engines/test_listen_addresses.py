@@ -80,7 +80,9 @@ def test_an_address_that_does_not_reach_the_pods_is_refused(engine: str, address
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.parametrize("written", ["*", "=0", "[::]", "0", "0.0.0.0/0", "0.0.0", "::/0", "[::]:8000", "0.0.0.0:8000", ":::", " ", "http://0.0.0.0"])
+@pytest.mark.parametrize(
+    "written", ["*", "=0", "[::]", "0", "0.0.0.0/0", "0.0.0", "::/0", "[::]:8000", "0.0.0.0:8000", ":::", " ", "http://0.0.0.0"]
+)
 def test_what_is_no_address_is_refused_with_the_addresses_that_are_allowed(engine: str, written: str) -> None:
     (problem,) = ENGINES[engine].problems(ask(engine, f"--host={written}"))
     assert problem.field == "spec.engine.extraArgs[0]"
