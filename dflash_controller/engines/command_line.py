@@ -13,6 +13,7 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import EXTRA_ARGS, Flag, integer, parsed
 from dflash_controller.engines.hardware import generation
+from dflash_controller.engines.options import Options
 from dflash_controller.engines.protocol import LaunchRequest
 from dflash_controller.engines.releases import Version, version
 
@@ -21,14 +22,14 @@ OFF = ("false", "0")
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A merged command line, read by flag in its shortest common spelling."""
+    """A merged command line, read by option as the engine's parser does."""
 
     request: LaunchRequest
     release: Version
     values: Mapping[str, str]
-    """By canonical name, the last value winning; a switch has the value '', one turned off 'false'."""
+    """By option, the last value winning; a switch has the value '', one turned off 'false'."""
     written: Mapping[str, tuple[int, Flag]]
-    """The flags of extraArgs by canonical name, with their position there."""
+    """The flags of extraArgs by option, with their position there."""
 
     @property
     def speculates(self) -> bool:
@@ -65,7 +66,10 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A combination that the engine refuses. ``flags`` take part in it, by canonical name, the first to blame first."""
+    """A combination that the engine refuses. ``flags`` take part in it, by option, the first to blame first.
+
+    With one flag alone, that flag's value is wrong whatever else is set.
+    """
 
     flags: tuple[str, ...]
     message: str
@@ -76,33 +80,37 @@ class Broken:
 Rule = Callable[[CommandLine], Iterator[Broken]]
 
 
-def read(request: LaunchRequest, merged: Iterable[str], canonical: Callable[[str], str] = str) -> CommandLine:
-    """Returns the merged arguments as rules read them. ``canonical`` maps a flag's name to the one that rules use."""
+def read(request: LaunchRequest, merged: Iterable[str], options: Options) -> CommandLine:
+    """Returns the merged arguments as rules read them: by the first name of each option, whichever name was written."""
     written: dict[str, tuple[int, Flag]] = {}
     for i, token in enumerate(request.extra_args):
         for flag in parsed([token]):
-            written[_canonical(flag, canonical)[0]] = (i, flag)
-    return CommandLine(request, version(request.release), dict(_canonical(flag, canonical) for flag in parsed(merged)), written)
-
-
-def _canonical(flag: Flag, canonical: Callable[[str], str]) -> tuple[str, str]:
-    name = canonical(flag.subject)
-    off = flag.name != flag.subject or (flag.name.startswith("--disable-") and name.startswith("--enable-"))
-    return name, "false" if off else flag.value or ""
+            written[options.meaning(flag.name, request.release).option] = (i, flag)
+    values: dict[str, str] = {}
+    for flag in parsed(merged):
+        meaning = options.meaning(flag.name, request.release)
+        values[meaning.option] = "false" if meaning.off else flag.value or ""
+    return CommandLine(request, version(request.release), values, written)
 
 
 def problems(line: CommandLine, rules: Sequence[Rule], known: Sequence[Problem] = ()) -> list[Problem]:
     """Returns ``known``, then one problem per broken rule, at the user's flag that takes part in it.
 
-    A flag that has a known problem gets no second one.
+    A flag that has a known problem gets no second one, and a flag whose value is wrong by itself gets that problem alone: the combinations
+    that it breaks have the same cause.
     """
     fields = {problem.field for problem in known}
-    found = [_problem(line, broken) for rule in rules for broken in rule(line)]
-    return [*known, *(problem for problem in found if problem.field not in fields)]
+    broken = [found for rule in rules for found in rule(line)]
+    wrong: dict[str, Broken] = {}
+    for found in broken:
+        if len(found.flags) == 1:
+            wrong.setdefault(found.flags[0], found)
+    apart = [found for found in broken if wrong.get(found.flags[0]) is found or not wrong.keys() & {*found.flags}]
+    return [*known, *(problem for found in apart if (problem := _problem(line, found)).field not in fields)]
 
 
 def compatible(
-    recommended: Sequence[Flag], line: Callable[[Sequence[Flag]], CommandLine], rules: Sequence[Rule], canonical: Callable[[str], str] = str
+    recommended: Sequence[Flag], line: Callable[[Sequence[Flag]], CommandLine], rules: Sequence[Rule], options: Options
 ) -> list[Flag]:
     """Returns the recommended flags that break no rule on the merged line, which ``line`` makes from them.
 
@@ -112,7 +120,7 @@ def compatible(
     while True:
         merged = line(kept)
         broken = {name for rule in rules for found in rule(merged) for name in found.flags if name not in merged.written}
-        fitting = [flag for flag in kept if canonical(flag.subject) not in broken]
+        fitting = [flag for flag in kept if options.meaning(flag.name, merged.request.release).option not in broken]
         if len(fitting) == len(kept):
             return kept
         kept = fitting
@@ -122,6 +130,6 @@ def _problem(line: CommandLine, broken: Broken) -> Problem:
     for name in broken.flags:
         if name in line.written:
             i, flag = line.written[name]
-            spelled = (text.replace(name, flag.subject) for text in (broken.message, broken.remedy))
+            spelled = (text.replace(name, flag.name) for text in (broken.message, broken.remedy))
             return Problem(f"{EXTRA_ARGS}[{i}]", next(spelled), f"{next(spelled)}.")
     return Problem(EXTRA_ARGS, broken.message, f"{broken.remedy}.")

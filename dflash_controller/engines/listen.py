@@ -13,7 +13,9 @@ The pod's own address (``status.podIP``) would leave out the loopback interface,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from types import MappingProxyType
 
 from dflash_controller.engines.command_line import Broken, CommandLine
@@ -21,6 +23,8 @@ from dflash_controller.engines.protocol import LaunchRequest
 
 HOST = "--host"
 V4, V6 = "IPv4", "IPv6"
+_NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?")
+"""A host name (RFC 1123): it stands for the addresses of one machine."""
 ONE_SOCKET: Mapping[str, frozenset[str]] = MappingProxyType({"::": frozenset({V4, V6}), "0.0.0.0": frozenset({V4}), "": frozenset({V4})})
 """Families by host, for a server that binds one socket by itself."""
 ASYNCIO: Mapping[str, frozenset[str]] = MappingProxyType({"": frozenset({V4, V6}), "0.0.0.0": frozenset({V4}), "::": frozenset({V6})})
@@ -39,16 +43,38 @@ def broken(line: CommandLine, serves: Mapping[str, frozenset[str]]) -> Iterator[
     """What a user's own address leaves out. The rendered one leaves out nothing."""
     if HOST not in line.written:
         return
-    address = line.values[HOST]
-    if address not in serves:
+    written = line.values[HOST]
+    address = _spelled(written)
+    families = line.request.pod_ip_families
+    if address is None or address not in serves:
+        one = address is not None or _NAME.fullmatch(written)
         yield Broken(
             (HOST,),
-            f"{HOST}={address} is one address; probes, metrics and the Service use the pod's, which is not known before it starts",
-            f"Remove {HOST}: the engine then listens on every address of its pod",
+            f"{HOST}={written} is one address; probes, metrics and the Service use the pod's, which is not known before it starts"
+            if one
+            else f"{HOST}={written} is neither an address nor a host name",
+            _remedy(serves, families),
         )
-    elif line.request.pod_ip_families and line.request.pod_ip_families[0] not in serves[address]:
+    elif families and families[0] not in serves[address]:
         yield Broken(
             (HOST,),
-            f"{HOST}={address} does not listen on {line.request.pod_ip_families[0]}, the family of this cluster's pod addresses",
-            f"Remove {HOST}: the engine then listens on every address of its pod",
+            f"{HOST}={written} does not listen on {families[0]}, the family of this cluster's pod addresses",
+            _remedy(serves, families),
         )
+
+
+def _spelled(written: str) -> str | None:
+    """Returns an address as the tables spell it (``::0`` is ``::``); None for a host name, and for what is neither."""
+    try:
+        return str(ip_address(written)) if written else written
+    except ValueError:
+        return None
+
+
+def _remedy(serves: Mapping[str, frozenset[str]], families: tuple[str, ...]) -> str:
+    fitting = [
+        f"{HOST}={address} ({' and '.join(sorted(served))})"
+        for address, served in sorted(serves.items())
+        if address and (not families or families[0] in served)
+    ]
+    return f"Remove {HOST}: the engine then listens on every address of its pod. Or write {' or '.join(fitting)}"

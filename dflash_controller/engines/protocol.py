@@ -56,6 +56,10 @@ class LaunchRequest:
     shutdown_timeout_s: int = 120
     pod_ip_families: tuple[str, ...] = ()
     """IPv4, IPv6 or both, the family of ``status.podIP`` first; empty: unknown, so the engine listens on both."""
+    mixture_of_experts: bool | None = None
+    """None: not known."""
+    kv_heads: int | None = None
+    """Key-value heads of the target's attention; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from dflash_controller.engines.command_line import Broken, CommandLine
 
 SPEAKS_OF_RANKS = re.compile(r"parallel|ranks?\b|nnodes|gpu-|gpus|\bray\b|elastic-ep|(^|-)(tp|pp|dp|ep|cp|dcp|pcp|dwdp|dp-supervisor)(-|$)")
 """Names of options that must be classified."""
+_LARGER = "raise spec.replicas for more engines, or spec.parallelism.tensor for a larger one"
+_FIELDS = "use spec.replicas and spec.parallelism"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Ranks:
         """Options that extraArgs may carry with some values only."""
         return self.multiply | self.divide | self.outside.keys()
 
+    @property
+    def instead(self) -> Mapping[str, str]:
+        """What to do instead, as an imperative, by option that only its default suits."""
+        return dict.fromkeys(self.multiply, _LARGER) | dict.fromkeys(self.outside, _FIELDS)
+
     def broken(self, line: CommandLine, inside: frozenset[str] = frozenset()) -> Iterator[Broken]:
         """What would start more ranks than the pods have GPUs. ``inside``: options of ``multiply`` that divide here."""
         tensor = line.request.tensor_parallel
@@ -44,7 +51,7 @@ class Ranks:
                 yield Broken(
                     (name,),
                     f"{name}={line.values[name]} multiplies the ranks, and the pods request GPUs for spec.parallelism.tensor={tensor}",
-                    f"Remove {name}; raise spec.replicas for more engines, or spec.parallelism.tensor for a larger one",
+                    f"Remove {name}; {_LARGER}",
                 )
         for name in sorted(self.divide | inside):
             value = line.number(name)
@@ -59,7 +66,7 @@ class Ranks:
                 yield Broken(
                     (name,),
                     f"{name} places ranks outside the GPUs that spec.parallelism gives the pods",
-                    f"Remove {name}; use spec.replicas and spec.parallelism",
+                    f"Remove {name}; {_FIELDS}",
                 )
 
 

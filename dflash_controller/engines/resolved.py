@@ -124,6 +124,7 @@ class Resolved:
             metric_labels=self.metric_labels,
             shutdown_timeout_s=self.drain_s,
             pod_ip_families=self.defaults.pod_ip_families,
+            mixture_of_experts=self.mixture_of_experts,
         )
 
     def to_json(self) -> dict[str, Any]:

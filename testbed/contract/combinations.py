@@ -10,8 +10,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dflash_controller.api.speculation import Off
+from dflash_controller.engines.needs import NEEDS, Need
 from dflash_controller.engines.protocol import LaunchRequest
-from dflash_controller.engines.releases import TABLE, version
+from dflash_controller.engines.releases import TABLE, Version, version
 from testbed.contract.examples import A100, B200, B300, GB10, H100, L40S, RTX_PRO_6000, request
 
 
@@ -33,11 +35,14 @@ class Combination:
     remedied: tuple[str, ...] | None = None
     """Flags with which all of them accept it: what the remedy says."""
     env: Mapping[str, str] = field(default_factory=dict)
+    kv_heads: int | None = None
+    speculates: bool = True
 
     @property
     def name(self) -> str:
         """Returns the flags, with what else distinguishes the case."""
         more = [self.gpu if self.gpu != B200 else "", "dense" if self.dense else "", f"tp {self.tensor}" if self.tensor > 1 else ""]
+        more += [f"{self.kv_heads} heads" if self.kv_heads else "", "" if self.speculates else "without DFlash"]
         return " ".join([*self.flags, *(f"({part})" for part in more if part)])
 
     def releases(self) -> Sequence[str]:
@@ -48,7 +53,8 @@ class Combination:
     def request(self, release: str, flags: Sequence[str]) -> LaunchRequest:
         """Returns the launch request of the case with these flags."""
         base = request(self.engine, release, "Qwen/Qwen3-8B" if self.dense else "Qwen/Qwen3.5-35B-A3B", self.tensor)
-        return dataclasses.replace(base, gpu_product=self.gpu, extra_args=tuple(flags))
+        speculation = base.speculation if self.speculates else Off()
+        return dataclasses.replace(base, gpu_product=self.gpu, extra_args=tuple(flags), kv_heads=self.kv_heads, speculation=speculation)
 
 
 _NO_BUFFER = "--mamba-radix-cache-strategy=no_buffer"
@@ -82,8 +88,81 @@ def _backends() -> Iterator[Combination]:
         yield Combination("vllm", ("--max-model-len=65536",), None, None, gpu, dense=True)
 
 
+_EXAMPLES = {
+    "--collect-detailed-traces": "all",
+    "--load-publish-endpoint": "tcp://127.0.0.1:5557",
+    "--numa-bind-cpus": "0-3",
+    "--numa-bind-nodes": "0",
+    "--return-aux-hidden-state-layer-ids": "1",
+    "--ssl-ca-certs": "/ca",
+    "--ssl-keyfile-password": "x",
+}
+"""Values of options that needs.yaml names without one."""
+_MET = {
+    "--cp-strategy": "--cp-strategy=zigzag",
+    "--enable-lora": "--enable-lora --max-lora-rank=16 --lora-target-modules=all",
+    "--export-metrics-to-file-dir": "--export-metrics-to-file-dir=/tmp",
+    "--moe-a2a-backend": "--moe-a2a-backend=deepep",
+    "--otlp-traces-endpoint": "--otlp-traces-endpoint=http://127.0.0.1:4317",
+    "--tool-call-parser": "--tool-call-parser=hermes",
+}
+"""Flags that meet a condition of needs.yaml without a value."""
+_MORE_THAN_IT_NEEDS = {
+    "--enable-eplb": "the contract's target for vLLM has no experts",
+    "--enable-megamoe-for-layernorm-sp": "--enable-layernorm-sp does not work with DFlash",
+    "--load-publish-endpoint": "a configuration in JSON",
+    "--moe-a2a-backend": "sizes in variables, and DP attention's own needs",
+    "--moe-runner-backend": "a quantised target",
+    "--prefill-kv-cache-dequant-dtype": "DFlash cannot run on --kv-cache-dtype=nvfp4",
+    "--quantize-and-serve": "a quantisation of ModelOpt",
+    "--return-aux-hidden-state-layer-ids": "--enable-return-aux-hidden-states does not work with DFlash",
+    "--collect-detailed-traces": "the packages of OpenTelemetry",
+    "--flashinfer-a2a-dispatch-type": "DP attention's own needs",
+    "--offload-backend": "more settings of the prefetch",
+    "--numa-bind-nodes": "a machine with several NUMA nodes",
+    "--numa-bind-cpus": "a machine with several NUMA nodes",
+    "--mamba-ssu-algorithm": "the packages of FlashInfer",
+    "--enable-mamba-cache-stochastic-rounding": "the operator does not choose the state's type",
+}
+"""Options whose remedy needs more than the entry says: only the refusal is a case."""
+
+
+def _needs() -> Iterator[Combination]:
+    """Every entry of needs.yaml with every value, and what it needs."""
+    for engine, needs in NEEDS.items():
+        for need in needs:
+            values = [str(need.least - 1)] if need.least is not None else [*sorted(need.values)] or [_EXAMPLES.get(need.flag, "")]
+            tensor = 1 if any(each.name == "tensor" for group in need.alternatives for each in group) else 2
+            for value in values:
+                flag = f"{need.flag}={value}" if value else need.flag
+                yield Combination(
+                    engine,
+                    (flag,),
+                    need.flag,
+                    None if need.later else "",
+                    tensor=tensor,
+                    since=_text(need.since),
+                    before=_text(need.before),
+                    remedied=_remedied(need, flag) if tensor > 1 else None,
+                )
+
+
+def _text(release: Version) -> str:
+    return ".".join(map(str, release[:3]))
+
+
+def _remedied(need: Need, flag: str) -> tuple[str, ...] | None:
+    if need.flag in _MORE_THAN_IT_NEEDS or not need.alternatives:
+        return None
+    met = [
+        _MET.get(each.name, f"{each.name}={int(each.value) + 1}" if each.relation == ">" else str(each)) for each in need.alternatives[0]
+    ]
+    return (flag, *(part for text in met for part in text.split()))
+
+
 COMBINATIONS: tuple[Combination, ...] = (
     *_backends(),
+    *_needs(),
     # SGLang: cache of a hybrid target
     Combination("sglang", (_NO_BUFFER,), "overlap schedule", "overlap schedule", remedied=(_NO_BUFFER, _NO_OVERLAP, _FLASHINFER)),
     Combination("sglang", (_NO_BUFFER,), "overlap schedule", "overlap schedule", gpu=H100, remedied=(_NO_BUFFER, _NO_OVERLAP)),
@@ -107,6 +186,55 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("sglang", ("--linear-attn-decode-backend=flashinfer",), "bfloat16 state", "bfloat16"),
     Combination("sglang", ("--linear-attn-decode-backend=flashinfer",), "bfloat16 state", "bfloat16", gpu=B300),
     Combination("sglang", ("--enable-linear-replayssm",), "--enable-linear-replayssm", "--enable-linear-replayssm"),
+    Combination("sglang", ("--page-size=0",), "--page-size=0 is less than 1", ""),
+    Combination(
+        "sglang", ("--page-size=96",), "--page-size=96 does not divide the prefill chunk", "divisible by page_size", gpu=H100, dense=True
+    ),
+    Combination("sglang", ("--page-size=128",), None, gpu=H100, dense=True),
+    Combination("sglang", ("--page-size=96", "--chunked-prefill-size=9216"), None, gpu=H100, dense=True),
+    Combination("sglang", ("--page-size=96",), "linear-attention chunk", "AssertionError"),
+    Combination("sglang", ("--page-size=96",), "linear-attention chunk", "", gpu=H100),
+    # SGLang: block-scaled KV caches
+    *(
+        Combination("sglang", (f"--kv-cache-dtype={dtype}",), "DFlash cannot run on this KV cache", refusal, gpu, dense=True)
+        for dtype in ("fp4_mx_block16", "mxfp8")
+        for gpu, refusal in ((H100, ""), (B200, None))
+    ),
+    *(
+        Combination("sglang", (f"--kv-cache-dtype={dtype}",), "does not run on Hopper", "", H100, dense=True, speculates=False)
+        for dtype in ("nvfp4", "mxfp8")
+    ),
+    # SGLang: experts
+    *(
+        Combination("sglang", (f"--moe-a2a-backend={name}",), "needs a mixture of experts", refusal, tensor=2, dense=True, since=since)
+        for name, refusal, since in (("deepep", None, "0.5.17"), ("deepep_v2", "", "0.5.19"), ("flashinfer_megamoe", "", "0.5.23"))
+    ),
+    Combination("sglang", ("--moe-a2a-backend=deepep",), None, tensor=2),
+    Combination("sglang", ("--moe-a2a-backend=none",), None, tensor=2, dense=True),
+    Combination(
+        "sglang",
+        ("--kv-cache-dtype=fp4_mx_block16",),
+        "--attention-backend=fa3 cannot read this KV cache",
+        "KV4 MHA expects",
+        H100,
+        dense=True,
+        speculates=False,
+        remedied=("--kv-cache-dtype=fp4_mx_block16", "--attention-backend=triton"),
+    ),
+    Combination("sglang", ("--kv-cache-dtype=fp4_mx_block16",), None, dense=True, speculates=False),
+    # SGLang: back ends of one kind of linear attention
+    *(
+        Combination("sglang", (f"--linear-attn-prefill-backend={name}",), "has gated delta nets", since=since)
+        for name, since in (("flashkda", "0.5.17"), ("nvidia_kda", "0.5.17"), ("ptx_kda", "0.5.17"), ("helion", "0.5.19"))
+    ),
+    Combination("sglang", ("--linear-attn-backend=flashkda",), "for Kimi delta attention", "extra_buffer is not supported"),
+    Combination("sglang", ("--decode-attention-backend=fa3", "--prefill-attention-backend=flashinfer"), None, gpu=H100, dense=True),
+    # SGLang: abbreviations
+    Combination("sglang", ("--page=96",), "abbreviation of --page-size", "", gpu=H100, dense=True),
+    Combination("sglang", ("--dp=2",), "Remove --dp; raise spec.replicas"),
+    Combination("sglang", ("--tp=2",), "spec.parallelism decides it"),
+    Combination("sglang", ("--no-dcp-replicate-q-proj",), None),
+    Combination("sglang", ("--no-dcp-replicate-q",), "abbreviation of --no-dcp-replicate-q-proj"),
     # SGLang: attention
     Combination(
         "sglang",
@@ -118,6 +246,7 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("sglang", ("--enable-deterministic-inference",), None, gpu=H100),
     Combination("sglang", ("--enable-mis",), "--enable-mis", "Multi-item scoring", remedied=("--enable-mis", _FLASHINFER)),
     Combination("sglang", ("--attention-backend=hpc_ops",), "no speculative decoding"),
+    *(Combination("sglang", (f"--attention-backend={name}",), "does not run on", dense=True) for name in ("aiter", "ascend", "intel_xpu")),
     Combination("sglang", ("--kv-cache-dtype=nvfp4",), "KV cache", "NVFP4", since="0.5.20"),
     Combination(
         "sglang",
@@ -207,9 +336,30 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("vllm", ("--data-parallel-size=2", "--data-parallel-size-local=1"), "multiplies the ranks"),
     Combination("vllm", ("--enable-elastic-ep",), "outside the GPUs", "Elastic EP"),
     Combination("vllm", ("--api-server-count=2",), None),
+    Combination("vllm", ("--enable-expert-parallel",), "needs a mixture of experts", "Number of experts", dense=True),
+    Combination("vllm", ("--enable-expert-parallel",), "needs a mixture of experts", "Number of experts", dense=True, tensor=2),
+    Combination("vllm", ("--no-enable-expert-parallel",), None, dense=True),
+    Combination("vllm", ("--decode-context-parallel-size=2",), "8 heads 1", "KV heads", dense=True, tensor=2, kv_heads=8, since="0.33.0"),
+    Combination("vllm", ("--decode-context-parallel-size=2",), "8 heads 1", "kv heads", dense=True, tensor=2, kv_heads=8, before="0.33.0"),
+    Combination("vllm", ("--decode-context-parallel-size=2",), "8 heads 1", "", dense=True, tensor=8, kv_heads=8),
+    Combination("vllm", ("--decode-context-parallel-size=1",), None, dense=True, tensor=2, kv_heads=8),
+    # vLLM: abbreviations and negations
+    Combination("vllm", ("--no-enable-chunked-prefil",), "abbreviation of --no-enable-chunked-prefill", "max_model_len"),
+    Combination("vllm", ("--no_enable_chunked_prefil",), "abbreviation of --no-enable-chunked-prefill", "max_model_len"),
+    Combination("vllm", ("--disable-chunked-prefil",), "abbreviation of --disable-chunked-prefill", "max_model_len", since="0.33.0"),
+    Combination("vllm", ("--no-enable-chunked",), "abbreviation of --no-enable-chunked-", ""),
+    Combination("vllm", ("--attention-c.backend=FLASHINFER",), "abbreviation of --attention-config", ""),
+    Combination("vllm", ("--enable-expert",), "abbreviation of --enable-expert-parallel", "Number of experts", dense=True),
+    Combination("vllm", ("--decode-context=2",), "abbreviation of --decode-context-parallel-size", "divisible"),
+    Combination("vllm", ("--dp=2",), "Remove --dp; raise spec.replicas", "ambiguous", since="0.33.0"),
+    Combination("vllm", ("--tp=2",), "Remove --tp: spec.parallelism decides it", "", since="0.33.0"),
+    Combination("vllm", ("--data-parallel=2",), "Remove --data-parallel; ", "ambiguous"),
+    Combination("vllm", ("--trust-remote",), None),
     # vLLM: sizes, attention, drafting
-    Combination("vllm", ("--no-enable-chunked-prefill",), "chunked-prefill is off", "max_model_len"),
-    Combination("vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill is off", "max_model_len", since="0.33.0"),
+    Combination("vllm", ("--no-enable-chunked-prefill",), "--no-enable-chunked-prefill: without chunked prefill", "max_model_len"),
+    Combination(
+        "vllm", ("--disable-chunked-prefill",), "--disable-chunked-prefill: without chunked prefill", "max_model_len", since="0.33.0"
+    ),
     Combination("vllm", ("--no-enable-chunked-prefill", "--max-model-len=16384"), None),
     Combination("vllm", ("--max-num-active-seqs=64",), "spec.engine.maxConcurrency", "max_num_active_seqs", since="0.33.0"),
     Combination("vllm", ("--kv-sharing-fast-prefill",), "speculative decoding", "Fast prefill"),

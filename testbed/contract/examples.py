@@ -59,6 +59,7 @@ def request(engine: str, release: str, model: str, tensor: int) -> LaunchRequest
         max_concurrency=32,
         gpu_product=B200,
         hybrid_target=pair.hybrid,
+        mixture_of_experts=pair.moe,
         recommended_args=pair.recommended_args(engine),
         metric_labels={"dflash_deployment": "qwen", "dflash_namespace": "serving"},
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Flag
+from dflash_controller.engines.options import OPTIONS
 from testbed.contract.cases import CASES
 from testbed.contract.combinations import COMBINATIONS, Combination
 from testbed.contract.driver import ask
@@ -19,7 +20,7 @@ from testbed.contract.golden import files, read
 from testbed.contract.tables import table_path, table_text
 from testbed.simulator.argv import ArgvError, Host, parse
 
-_FAKE_GPUS = {
+FAKE_GPUS = {
     A100: "8.0:81920:8",
     L40S: "8.9:46068:8",
     H100: "9.0:81559:8",
@@ -32,6 +33,11 @@ _GPUS_PER_NODE = 8
 _ENTRY_POINT = {"sglang": ("python3", "-m", "sglang.launch_server"), "vllm": ("vllm", "serve")}
 # vLLM 0.26's kernels for hybrid targets load only with another torch; its arguments do not depend on the target's class.
 _DENSE = "Qwen/Qwen3-8B"
+_MODEL: Mapping[bool, Mapping[str, Any]] = {
+    True: {"mixture_of_experts": False, "kv_heads": 8},
+    False: {"mixture_of_experts": True, "kv_heads": 8},
+}
+"""Facts of the contract's model configurations (drivers/models.py), by whether the target is the dense one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def check_release(environments: Environments, release: Release) -> Outcome:
     # A machine without a GPU resolves to the CPU if SGLang is not told otherwise.
     device = ["--device=cuda"] if release.engine == "sglang" else []
     for gpu, asked in by_gpu.items():
-        table, verdicts = ask(environments, release, _FAKE_GPUS[gpu], [(_on_gpu(line.args, device), line.env) for line in asked])
+        table, verdicts = ask(environments, release, FAKE_GPUS[gpu], [(_on_gpu(line.args, device), line.env) for line in asked])
         for line, verdict in zip(asked, verdicts, strict=True):
             outcome.checked += 1
             outcome.accepted += verdict["accepted"]
@@ -131,7 +137,7 @@ def _combination_lines(environments: Environments, release: Release, outcome: Ou
     for case in COMBINATIONS:
         if case.engine != release.engine or release.version not in case.releases():
             continue
-        yield _combination_line(environments, release, case, case.flags, case.by_engine)
+        yield combination_line(environments, release, case, case.flags, case.by_engine)
         problems = [str(problem) for problem in ENGINES[case.engine].problems(case.request(release.version, case.flags))]
         outcome.checked += 1
         if case.refused is None:
@@ -144,25 +150,29 @@ def _combination_lines(environments: Environments, release: Release, outcome: Ou
         else:
             outcome.refused_by_both += 1
         if case.remedied is not None:
-            yield _combination_line(environments, release, case, case.remedied, None)
+            yield combination_line(environments, release, case, case.remedied, None)
             outcome.checked += 1
             if problems := list(map(str, ENGINES[case.engine].problems(case.request(release.version, case.remedied)))):
                 outcome.failures.append(f"{release}: {case.name}: the operator refuses its own remedy: {problems}")
 
 
-def _combination_line(environments: Environments, release: Release, case: Combination, flags: Sequence[str], refusal: str | None) -> Line:
+def combination_line(environments: Environments, release: Release, case: Combination, flags: Sequence[str], refusal: str | None) -> Line:
     """Returns the line that the operator renders, or would render if it did not refuse the flags."""
     engine, asked = ENGINES[case.engine], case.request(release.version, flags)
     if engine.problems(asked):
         launched = engine.launch(case.request(release.version, ()))
-        given = {Flag.parse(flag).subject for flag in flags}
-        args = [arg for arg in launched.args if not arg.startswith("--") or Flag.parse(arg).subject not in given] + list(flags)
+        given = {_option(release, flag) for flag in flags}
+        args = [arg for arg in launched.args if not arg.startswith("--") or _option(release, arg) not in given] + list(flags)
     else:
         launched = engine.launch(asked)
         args = list(launched.args)
     dense = case.dense or case.engine == "vllm"
     local = [_localised(arg, case.engine, i, *_folders(environments, dense)) for i, arg in enumerate(args)]
     return Line(case.name, tuple(local), {**launched.env, **case.env}, case.gpu, dense, refusal)
+
+
+def _option(release: Release, flag: str) -> str:
+    return OPTIONS[release.engine].meaning(Flag.parse(flag).name, release.version).option
 
 
 def _folders(environments: Environments, dense: bool) -> tuple[str, str]:
@@ -189,7 +199,7 @@ def _difference(release: Release, line: Line, verdict: dict[str, Any]) -> str | 
         return f"the engine accepts it: {verdict['resolved']}" if verdict["accepted"] else f"the engine refuses it: {verdict['error']}"
     if line.refusal is not None and line.refusal not in verdict["error"]:
         return f"refused, but not for {line.refusal!r}: {verdict['error']}"
-    host = Host(gpu_product=line.gpu, gpus_per_node=_GPUS_PER_NODE, hybrid_target=not line.dense, environ=line.env)
+    host = Host(gpu_product=line.gpu, gpus_per_node=_GPUS_PER_NODE, hybrid_target=not line.dense, environ=line.env, **_MODEL[line.dense])
     try:
         parse(release.engine, release.version, [*_ENTRY_POINT[release.engine], *line.args], host)
     except ArgvError as error:

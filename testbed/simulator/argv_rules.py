@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash_controller.engines.hardware import generation
 from dflash_controller.engines.releases import version
+from testbed.simulator.argv_needs import refusal
 from testbed.simulator.option_table import ArgvError
 
 _DEFAULT_BLOCK = 16
@@ -24,6 +25,8 @@ class Host:
     gpu_product: str | None = None
     gpus_per_node: int | None = None
     hybrid_target: bool | None = None
+    mixture_of_experts: bool | None = None
+    kv_heads: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -41,7 +44,7 @@ class Host:
 def check(engine: str, release: str, values: Values, facts: Mapping[str, Any], host: Host) -> None:
     """Raises ArgvError with exit status 1 if the engine would raise after parsing."""
     rules: Callable[[str, Values, Mapping[str, Any], Host], str | None] = _sglang if engine == "sglang" else _vllm
-    message = rules(release, values, facts, host)
+    message = refusal(engine, release, values, facts) or rules(release, values, facts, host)
     if message is None and host.gpus_per_node is not None:
         message = _gpu_refusal(engine, values, host.gpus_per_node)
     if message:
@@ -64,6 +67,7 @@ def _sglang(release: str, values: Values, facts: Mapping[str, Any], host: Host) 
         _sglang_attention(now, values, host)
         or _sglang_partitions(values)
         or _sglang_mamba(now, values, host)
+        or _sglang_cache(values, host)
         or _sglang_scheduling(now, values)
     )
     return found or (_sglang_dflash(now, values, host) if algorithm == "DFLASH" else None)
@@ -147,12 +151,25 @@ def _sglang_mamba(now: tuple[int, ...], values: Values, host: Host) -> str | Non
     return "mamba_track_interval must be divisible by page_size" if page and interval % page else None
 
 
+def _sglang_cache(values: Values, host: Host) -> str | None:
+    dtype, backend = values["kv_cache_dtype"], values["attention_backend"]
+    if dtype in ("nvfp4", "mxfp8") and host.major is not None and host.major not in (10, 12):
+        return f"--kv-cache-dtype={dtype} requires Blackwell."
+    if dtype in ("nvfp4", "fp4_mx_block16") and values["prefill_attention_backend"] is None and values["decode_attention_backend"] is None:
+        readers = ("triton", "torch_native", "flex_attention", "trtllm_mha")
+        if backend is not None and backend not in readers:
+            return f"KV4 MHA expects attention_backend to be one of {readers}, but got {backend}"
+    return None
+
+
 def _sglang_scheduling(now: tuple[int, ...], values: Values) -> str | None:
-    chunk = values["chunked_prefill_size"]
-    page = values["page_size"] or (64 if values["attention_backend"] == "trtllm_mha" else 1)
-    if chunk is not None and chunk > 0 and chunk % page:
+    chunk = values["chunked_prefill_size"] or 2048
+    page = values["page_size"] or 1
+    if values["attention_backend"] == "trtllm_mha" and page not in (16, 32, 64, 128):
+        page = 64
+    if chunk > 0 and chunk % page:
         return "chunked_prefill_size must be divisible by page_size"
-    if values["enable_pdmux"] and (chunk is None or chunk > 0):
+    if values["enable_pdmux"] and chunk > 0:
         return "PD-Multiplexing is not compatible with chunked prefill."
     attention = values.get("enable_dp_attention") or (values.get("attn_dp_size") or 1) > 1
     if values["enable_two_batch_overlap"] and values["moe_a2a_backend"] == "none" and not attention:
@@ -211,7 +228,7 @@ def _vllm(release: str, values: Values, facts: Mapping[str, Any], host: Host) ->
         return "World size must be divisible by nnodes"
     if host.gpus_per_node is not None and tensor * pipeline // nodes > host.gpus_per_node:
         return f"World size ({tensor * pipeline}) is larger than the number of available GPUs ({host.gpus_per_node}) in this node."
-    if message := _vllm_ranks(values) or _vllm_scheduling(values):
+    if message := _vllm_ranks(values) or _vllm_target(values, host) or _vllm_scheduling(values):
         return message
     backend = values["attention_backend"]
     if backend and (values["attention_config"] or {}).get("backend"):
@@ -244,6 +261,15 @@ def _vllm_ranks(values: Values) -> str | None:
         return "Elastic EP is only supported with enable_eplb=True."
     if (values["enable_dbo"] or values["ubatch_size"] > 1) and values["all2all_backend"] == "allgather_reducescatter":
         return "Microbatching currently only supports the deepep_low_latency, deepep_high_throughput, and nixl_ep all2all backends."
+    return None
+
+
+def _vllm_target(values: Values, host: Host) -> str | None:
+    if values["enable_expert_parallel"] and host.mixture_of_experts is False:
+        return "Number of experts in the model must be greater than 0 when expert parallelism is enabled."
+    size, tensor = values["decode_context_parallel_size"], values["tensor_parallel_size"]
+    if size > 1 and host.kv_heads is not None and size > tensor // host.kv_heads:
+        return f"Decode context parallelism needs {size} ranks per KV head; {tensor} ranks have {host.kv_heads} heads."
     return None
 
 

@@ -18,7 +18,7 @@ from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, Re
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.sglang.limits import GUARD, OWNED, RELEASES, release_problems, usable
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
-from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, RENAMED, STRATEGY, TARGET_BACKEND, canonical
+from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, OPTIONS, RENAMED, STRATEGY, TARGET_BACKEND
 from dflash_controller.engines.sglang.probe import SglangReading
 from dflash_controller.engines.sglang.rules import RULES
 
@@ -63,14 +63,14 @@ class SGLang:
         dialect = self.dialect(request.release)
         if isinstance(dialect, Problem):
             return [dialect]
-        problems = [*shape_problems(request), *GUARD.problems(request.extra_args)]
+        problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
         if isinstance(request.speculation, Schedule):
             message = "SGLang has no schedule of block sizes in any release"
             return [*problems, Problem("spec.tuning.actuator", message, "Use Restart, or vLLM 0.26.0 or later.")]
         if broken := list(speculation_problems(request)):
             return [*problems, *broken]
         problems += release_problems(request)
-        return broken_rules(read(request, _arguments(request, "0"), canonical), RULES, problems)
+        return broken_rules(read(request, _arguments(request, "0"), OPTIONS), RULES, problems)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""
@@ -86,9 +86,12 @@ class SGLang:
 
 def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
     def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
-        return merge(_owned(request, rank), defaults=_defaults(request), recommended=recommended, extra=_extra(request))
+        return merge(_owned(request, rank), defaults=_defaults(request), recommended=recommended, extra=_extra(request), option=option)
 
-    return merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), canonical), RULES, canonical))
+    def option(name: str) -> str:
+        return OPTIONS.meaning(name, request.release).option
+
+    return merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), OPTIONS), RULES, OPTIONS))
 
 
 def _extra(request: LaunchRequest) -> list[Flag]:

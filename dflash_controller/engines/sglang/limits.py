@@ -8,8 +8,9 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.flags import EXTRA_ARGS, Flag, Guard, parsed
 from dflash_controller.engines.protocol import LaunchRequest
+from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.releases import TABLE, version
-from dflash_controller.engines.sglang.names import PREFILL_GRAPHS, RENAMED
+from dflash_controller.engines.sglang.names import OPTIONS, PREFILL_GRAPHS, RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED
 
 RELEASES = TABLE["sglang"]
@@ -62,7 +63,13 @@ OWNED = {
     "--tensor-parallel-size": _PARALLELISM,
     "--tp-size": _PARALLELISM,
 }
-GUARD = Guard(owned=OWNED, checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED})
+GUARD = Guard(
+    engine=RELEASES.engine,
+    options=OPTIONS,
+    owned=OWNED,
+    checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED},
+    instead=RANKS["sglang"].instead,
+)
 
 
 def usable(flag: Flag, request: LaunchRequest) -> bool:

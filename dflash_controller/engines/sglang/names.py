@@ -1,7 +1,10 @@
-"""SGLang's options that rules and rendering share, and the one spelling that rules read."""
+"""SGLang's options that rules and rendering share, by the names that rules read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from dflash_controller.engines import options
 from dflash_controller.engines.command_line import CommandLine
 
 STRATEGY = "--mamba-radix-cache-strategy"
@@ -27,22 +30,7 @@ RENAMED = {
     "--mamba-scheduler-strategy": STRATEGY,
     "--speculative-dflash-draft-window-size": WINDOW,
 }
-_ALIASES = {
-    "--attention-context-parallel-size": "--attn-cp-size",
-    "--attention-data-parallel-size": "--attn-dp-size",
-    "--data-parallel-size": "--dp-size",
-    "--decode-context-parallel-size": "--dcp-size",
-    "--ep": "--ep-size",
-    "--expert-parallel-size": "--ep-size",
-    "--moe-data-parallel-size": "--moe-dp-size",
-    "--pipeline-parallel-size": "--pp-size",
-    "--tensor-parallel-size": "--tp-size",
-}
-
-
-def canonical(name: str) -> str:
-    """Returns the spelling that rules read."""
-    return RENAMED.get(name) or _ALIASES.get(name) or name
+OPTIONS = replace(options.OPTIONS["sglang"], renamed=RENAMED)
 
 
 def attention_data_parallel(line: CommandLine) -> int:

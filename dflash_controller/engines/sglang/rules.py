@@ -12,7 +12,9 @@ from dflash_controller.engines import listen
 from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.command_line import Broken, CommandLine, Rule
 from dflash_controller.engines.flags import Flag
-from dflash_controller.engines.hardware import DATACENTER_BLACKWELL, gpu_name
+from dflash_controller.engines.hardware import DATACENTER_BLACKWELL, gpu_name, latent_attention
+from dflash_controller.engines.needs import NEEDS
+from dflash_controller.engines.needs import broken as broken_needs
 from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.sglang.names import (
     DECODE_BACKEND,
@@ -35,10 +37,22 @@ from dflash_controller.engines.sglang.names import (
 _BACKENDS = BACKENDS["sglang"]
 _CHUNK = "--chunked-prefill-size"
 _PAGE = "--page-size"
+_EXCHANGE = "--moe-a2a-backend"
 _SCAN_CHUNK = 64
 """Tokens per chunk of the linear-attention kernels (FLA_CHUNK_SIZE), which page sizes must fit."""
-_TRTLLM_PAGE = 64
-"""Page size that trtllm_mha resolves to."""
+_PAGES = {"trtllm_mha": (16, 32, 64, 128), "hpc_ops": (64,), "trtllm_mla": (32, 64), "cutedsl_mla": (32, 64)}
+"""srt/arg_groups/overrides.py, _page_size_constraints: page sizes of a back end; any other becomes 64."""
+_OTHER_PAGE = 64
+_LEAST_CHUNK = 2048
+"""srt/arg_groups/memory_hook.py: SGLang chooses 2048, 4096, 8192 or 16384 by the GPU's memory."""
+_LEAST_BLOCK_SCALED = {"nvfp4": DATACENTER_BLACKWELL | {120, 121}, "mxfp8": DATACENTER_BLACKWELL | {120, 121}}
+"""srt/arg_groups/kv_cache_hook.py: compute capabilities whose tensor cores read the cache."""
+_BLOCK_SCALED = frozenset({"nvfp4", "fp4_mx_block16", "fp4_e2m1", "mxfp8"})
+"""KV caches with a scale per block of values."""
+_FP4_MX_BACKENDS = frozenset({"triton", "torch_native", "flex_attention", "trtllm_mha"})
+"""srt/layers/quantization/fp4_kv_cache_quant_method.py, KV_CACHE_ATTENTION_ACCESS_REGISTRY: who reads fp4_mx_block16, on every GPU."""
+_KDA_ONLY = frozenset({"flashkda", "nvidia_kda", "ptx_kda", "helion"})
+"""srt/layers/attention/linear/gdn_backend.py: back ends of Kimi delta attention, unknown to gated delta nets."""
 
 _WITHOUT_SPECULATION = {
     "--enable-kv-cache-sharding": "srt/arg_groups/kv_shard_hook.py",
@@ -151,7 +165,7 @@ def _mamba(line: CommandLine) -> Iterator[Broken]:
             yield Broken((TRACK,), message, f"Remove {TRACK}")
         return
     page = line.number(_PAGE)
-    if page and page % _SCAN_CHUNK and _SCAN_CHUNK % page:
+    if page and page > 0 and page % _SCAN_CHUNK and _SCAN_CHUNK % page:
         yield Broken((_PAGE,), f"{_PAGE}={page} does not fit the {_SCAN_CHUNK} tokens of a linear-attention chunk", f"Use {_SCAN_CHUNK}")
     if line.on("--disable-radix-cache"):
         return
@@ -165,7 +179,7 @@ def _no_buffer(line: CommandLine, strategy: str, page: int | None) -> Iterator[B
     shown = f"{STRATEGY}={strategy}"
     if not line.on(NO_OVERLAP):
         message = f"{shown} does not work with the overlap schedule"
-        yield Broken((STRATEGY,), message, f"Remove {STRATEGY}, or add {NO_OVERLAP}")
+        yield Broken((STRATEGY, NO_OVERLAP), message, f"Remove {STRATEGY}, or add {NO_OVERLAP}")
     if _target(line) == "trtllm_mha":
         message = f"{shown} does not work with {TARGET_BACKEND}=trtllm_mha, which runs on {gpu_name(line.request)}"
         remedy = f"Remove {STRATEGY}, or add {TARGET_BACKEND}=flashinfer or triton"
@@ -182,13 +196,24 @@ def _extra_buffer(line: CommandLine, strategy: str, page: int | None) -> Iterato
         yield Broken((_PAGE, TRACK), f"{TRACK}={interval or 256} is no multiple of {_PAGE}={page}", f"Make {TRACK} a multiple of {_PAGE}")
     if line.get("--linear-attn-backend", "triton") != "triton" and STRATEGY in line.values:
         message = f"--linear-attn-backend={line.get('--linear-attn-backend')} does not work with {STRATEGY}={strategy}"
-        yield Broken(("--linear-attn-backend", STRATEGY), message, "Set --linear-attn-decode-backend instead")
+        phase = "prefill" if line.get("--linear-attn-backend") in _KDA_ONLY else "decode"
+        yield Broken(("--linear-attn-backend", STRATEGY), message, f"Set --linear-attn-{phase}-backend instead")
     if line.on("--enable-linear-replayssm"):
         message = f"--enable-linear-replayssm does not work with {STRATEGY}={strategy}"
         yield Broken(("--enable-linear-replayssm", STRATEGY), message, "Remove --enable-linear-replayssm")
     if strategy == "extra_buffer_lazy" and line.speculates and not line.at_least("0.5.18"):
         message = f"{STRATEGY}={strategy} does not work with DFlash before SGLang 0.5.18"
         yield Broken((STRATEGY,), message, "Use extra_buffer, or SGLang 0.5.18 or later")
+
+
+def _linear_family(line: CommandLine) -> Iterator[Broken]:
+    """srt/layers/attention/linear/gdn_backend.py: hybrid targets without latent attention (Qwen3.5 and its kin) have gated delta nets."""
+    if not line.request.hybrid_target or latent_attention(line.request):
+        return
+    for name in ("--linear-attn-backend", "--linear-attn-prefill-backend", "--linear-attn-decode-backend", "--linear-attn-verify-backend"):
+        if line.get(name) in _KDA_ONLY:
+            message = f"{name}={line.get(name)} is for Kimi delta attention, and {line.request.target.model} has gated delta nets"
+            yield Broken((name,), message, f"Remove {name}")
 
 
 def _linear_state(line: CommandLine) -> Iterator[Broken]:
@@ -210,9 +235,6 @@ def _drafting(line: CommandLine) -> Iterator[Broken]:
         yield Broken((WINDOW,), f"{WINDOW}={window} is shorter than the block of {line.block}", f"Use {line.block} or more")
     if "--speculative-draft-sink-size" in line.values and WINDOW not in line.values:
         yield Broken(("--speculative-draft-sink-size",), f"--speculative-draft-sink-size needs {WINDOW}", f"Add {WINDOW}")
-    if "fp4" in line.get(KV_DTYPE):
-        message = f"{KV_DTYPE}={line.get(KV_DTYPE)}: DFlash cannot run on this KV cache"
-        yield Broken((KV_DTYPE,), message, "Use fp8_e4m3, bf16 or auto")
     for name in LORA:
         if line.on(name) and not line.at_least("0.5.19"):
             message = f"{name}: DFlash cannot serve LoRA adapters before SGLang 0.5.19"
@@ -236,31 +258,93 @@ def _drafting(line: CommandLine) -> Iterator[Broken]:
             yield Broken((name,), f"{name}={line.get(name)} does not run a drafter", f"Remove {name}")
 
 
+def _cache(line: CommandLine) -> Iterator[Broken]:
+    """srt/arg_groups/kv_cache_hook.py, handle_kv4_compatibility and handle_mxfp8_kv_cache_compatibility.
+
+    No release runs DFlash on a block-scaled cache, whatever the GPU: DFlash commits a block through ``set_kv_buffer_prefix_valid``
+    (srt/speculative/dflash_worker_v2.py), which MHATokenToKVPoolFP4 inherits from the unscaled pool and MHATokenToKVPoolMXFP8 refuses
+    (srt/mem_cache/memory_pool.py). Without speculation the GPU and the back end decide.
+    """
+    dtype = line.get(KV_DTYPE)
+    if dtype not in _BLOCK_SCALED:
+        return
+    shown = f"{KV_DTYPE}={dtype}"
+    if line.speculates:
+        yield Broken((KV_DTYPE,), f"{shown}: DFlash cannot run on this KV cache", "Use fp8_e4m3, bf16 or auto")
+    elif line.sm is not None and line.sm not in _LEAST_BLOCK_SCALED.get(dtype, {line.sm}):
+        yield Broken((KV_DTYPE,), f"{shown} does not run on {gpu_name(line.request)}", "Use fp8_e4m3, bf16 or auto")
+    elif dtype == "fp4_mx_block16" and not latent_attention(line.request):
+        for name in (TARGET_BACKEND, DECODE_BACKEND):
+            if line.get(name) and line.get(name) not in _FP4_MX_BACKENDS:
+                message = f"{shown}: {name}={line.get(name)} cannot read this KV cache"
+                yield Broken((KV_DTYPE, name), message, f"Add {name}=triton, or use fp8_e4m3, bf16 or auto")
+
+
+def _page(line: CommandLine) -> int:
+    """Returns the page size that SGLang resolves to."""
+    written = line.number(_PAGE)
+    for name in (TARGET_BACKEND, PREFILL_BACKEND, DECODE_BACKEND):
+        if (pages := _PAGES.get(line.get(name))) and written not in pages:
+            return _OTHER_PAGE
+    return written or 1
+
+
 def _schedule(line: CommandLine) -> Iterator[Broken]:
     """srt/arg_groups/validation_hook.py and serving_hook.py."""
     if line.on("--device") and not line.get("--device").startswith("cuda"):
         yield Broken(("--device",), f"--device={line.get('--device')}: the pods of a DFlashDeployment have NVIDIA GPUs", "Remove --device")
     chunk = line.number(_CHUNK)
-    page = line.number(_PAGE) or (_TRTLLM_PAGE if _target(line) == "trtllm_mha" else 1)
-    if chunk is not None and chunk > 0 and chunk % page:
+    page = _page(line)
+    if chunk is not None and chunk > 0 and page > 0 and chunk % page:
         yield Broken((_CHUNK, _PAGE), f"{_CHUNK}={chunk} is no multiple of the page size of {page}", f"Use a multiple of {page}")
+    elif chunk is None and page > 0 and _LEAST_CHUNK % page:
+        message = f"{_PAGE}={page} does not divide the prefill chunk, which SGLang chooses as a power of two of at least {_LEAST_CHUNK}"
+        yield Broken((_PAGE,), message, f"Use a power of two, or add {_CHUNK} with a multiple of {page}")
     if line.on("--enable-pdmux") and (chunk is None or chunk > 0):
         yield Broken(("--enable-pdmux",), "--enable-pdmux does not work with chunked prefill", f"Add {_CHUNK}=-1, or remove --enable-pdmux")
-    if line.on("--enable-two-batch-overlap") and attention_data_parallel(line) == 1 and line.get("--moe-a2a-backend", "none") == "none":
+    if line.on("--enable-two-batch-overlap") and attention_data_parallel(line) == 1 and line.get(_EXCHANGE, "none") == "none":
         message = "--enable-two-batch-overlap needs DP attention or --moe-a2a-backend"
         yield Broken(("--enable-two-batch-overlap",), message, "Remove --enable-two-batch-overlap")
+
+
+def _experts(line: CommandLine) -> Iterator[Broken]:
+    """srt/arg_groups/moe_hook.py: a target without experts has nothing to exchange; the checks of several back ends refuse it."""
+    backend = line.get(_EXCHANGE, "none")
+    if backend != "none" and line.request.mixture_of_experts is False:
+        message = f"{_EXCHANGE}={backend} needs a mixture of experts, and {line.request.target.model} is not known as one"
+        yield Broken((_EXCHANGE,), message, f"Remove {_EXCHANGE}, or set spec.target.mixtureOfExperts to true if it is one")
+
+
+def _needs(line: CommandLine) -> Iterator[Broken]:
+    """needs.yaml."""
+    yield from broken_needs(line, NEEDS["sglang"])
 
 
 def _listen(line: CommandLine) -> Iterator[Broken]:
     yield from listen.broken(line, listen.ONE_SOCKET if (line.number("--tokenizer-worker-num") or 1) > 1 else listen.ASYNCIO)
 
 
-RULES: tuple[Rule, ...] = (_ranks, _attention_data_parallel, _gpu, _attention, _mamba, _linear_state, _drafting, _schedule, _listen)
+RULES: tuple[Rule, ...] = (
+    _ranks,
+    _experts,
+    _needs,
+    _attention_data_parallel,
+    _gpu,
+    _attention,
+    _mamba,
+    _linear_family,
+    _linear_state,
+    _drafting,
+    _cache,
+    _schedule,
+    _listen,
+)
 CHECKED = frozenset(
     {
         *_BACKENDS.options,
         *RANKS["sglang"].checked,
         *_WITHOUT_SPECULATION,
+        *(name for need in NEEDS["sglang"] for name in need.names),
         *LINEAR,
         *LORA,
         DECODE_BACKEND,
@@ -291,7 +375,7 @@ CHECKED = frozenset(
         "--linear-attn-prefill-backend",
         "--lora-target-modules",
         "--max-lora-rank",
-        "--moe-a2a-backend",
+        _EXCHANGE,
         "--rl-on-policy-target",
         "--speculative-draft-sink-size",
         "--speculative-moe-a2a-backend",

@@ -14,12 +14,13 @@ from dflash_controller.engines.command_line import compatible, read
 from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import latent_attention
+from dflash_controller.engines.options import OPTIONS
 from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 from dflash_controller.engines.vllm.probe import VllmReading
-from dflash_controller.engines.vllm.rules import BACKEND, RULES, canonical
+from dflash_controller.engines.vllm.rules import BACKEND, RULES
 from dflash_controller.engines.vllm.sizes import TOKENS, capture_size, safe_token_budget
 
 _MASTER_PORT = 29500
@@ -57,13 +58,13 @@ class VLLM:
         dialect = self.dialect(request.release)
         if isinstance(dialect, Problem):
             return [dialect]
-        problems = [*shape_problems(request), *GUARD.problems(request.extra_args)]
+        problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
         if broken := list(speculation_problems(request)):
             return [*problems, *broken]
         if isinstance(request.speculation, Schedule) and version(request.release) < version(SCHEDULE_SINCE):
             message = f"vLLM {request.release} cannot follow a schedule of block sizes with CUDA graphs"
             problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
-        return broken_rules(read(request, _arguments(request, _leader(request))[1:], canonical), RULES, problems)
+        return broken_rules(read(request, _arguments(request, _leader(request))[1:], OPTIONS["vllm"]), RULES, problems)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""
@@ -87,11 +88,14 @@ def _arguments(request: LaunchRequest, owned: list[Flag]) -> tuple[str, ...]:
     known = [flag for flag in parsed(request.recommended_args) if flag.name not in (*OWNED, TOKENS) and measured(flag, request)]
 
     def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
-        return merge(owned, defaults=_defaults(request), recommended=recommended, extra=parsed(request.extra_args))
+        return merge(owned, defaults=_defaults(request), recommended=recommended, extra=parsed(request.extra_args), option=option)
+
+    def option(name: str) -> str:
+        return OPTIONS["vllm"].meaning(name, request.release).option
 
     return (
         literal(request.target.model),
-        *merged(compatible(known, lambda flags: read(request, merged(flags), canonical), RULES, canonical)),
+        *merged(compatible(known, lambda flags: read(request, merged(flags), OPTIONS["vllm"]), RULES, OPTIONS["vllm"])),
     )
 
 

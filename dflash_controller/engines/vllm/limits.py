@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dflash_controller.engines.flags import Guard
+from dflash_controller.engines.options import OPTIONS
+from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.engines.vllm.rules import CHECKED
 
@@ -45,4 +47,4 @@ SHORT = {
     "-sc": OWNED["--speculative-config"],
     "-tp": OWNED["--tensor-parallel-size"],
 }
-GUARD = Guard(owned=OWNED, checked=CHECKED)
+GUARD = Guard(engine=RELEASES.engine, options=OPTIONS["vllm"], owned=OWNED, checked=CHECKED, instead=RANKS["vllm"].instead)

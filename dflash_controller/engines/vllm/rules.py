@@ -12,7 +12,9 @@ from dflash_controller.engines import listen
 from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.command_line import Broken, CommandLine, Rule
 from dflash_controller.engines.flags import Flag
-from dflash_controller.engines.hardware import DATACENTER_BLACKWELL, gpu_name
+from dflash_controller.engines.hardware import DATACENTER_BLACKWELL, gpu_name, latent_attention
+from dflash_controller.engines.needs import NEEDS
+from dflash_controller.engines.needs import broken as broken_needs
 from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.vllm.sizes import TOKENS, safe_token_budget
 
@@ -21,6 +23,8 @@ _KV_DTYPE = "--kv-cache-dtype"
 _ATTENTION = "--attention-config"
 _CHUNKED = "--enable-chunked-prefill"
 _EXECUTOR = "--distributed-executor-backend"
+_EXPERTS = "--enable-expert-parallel"
+_DECODE_CONTEXT = "--decode-context-parallel-size"
 _WITHOUT_SPECULATION = ("--enable-dbo", "--kv-sharing-fast-prefill")
 """config/vllm.py: refused with speculative decoding."""
 _FP8_ON_BLACKWELL_SINCE = "0.33.0"
@@ -36,6 +40,36 @@ def _ranks(line: CommandLine) -> Iterator[Broken]:
         yield Broken((_EXECUTOR,), message, f"Remove {_EXECUTOR}")
     if line.get("--api-server-count") == "0":
         yield Broken(("--api-server-count",), "--api-server-count=0 serves no HTTP, which probes and the Service need", "Use 1 or more")
+
+
+def _experts(line: CommandLine) -> Iterator[Broken]:
+    """config/model.py, _verify_with_expert_parallelism: a target without experts does not start."""
+    if line.on(_EXPERTS) and line.request.mixture_of_experts is False:
+        message = f"{_EXPERTS} needs a mixture of experts, and {line.request.target.model} is not known as one"
+        yield Broken((_EXPERTS,), message, f"Remove {_EXPERTS}, or set spec.target.mixtureOfExperts to true if it is one")
+
+
+def _decode_context(line: CommandLine) -> Iterator[Broken]:
+    """config/model.py, verify_with_parallel_config: the ranks that hold the same heads share the context, so there must be such ranks.
+
+    Targets with latent attention have one head. Where the heads are not known the engine decides.
+    """
+    size, heads, tensor = line.number(_DECODE_CONTEXT) or 1, line.request.kv_heads, line.request.tensor_parallel
+    if size == 1 or heads is None or latent_attention(line.request) or tensor % size:
+        return
+    most = tensor // heads
+    if most < 2 or size > most:
+        message = (
+            f"{_DECODE_CONTEXT}={size} splits the context of each KV head over {size} ranks, and spec.parallelism.tensor={tensor} "
+            f"gives each of the {heads} heads {max(most, 1)}"
+        )
+        more = f", or raise spec.parallelism.tensor to {heads * size}"
+        yield Broken((_DECODE_CONTEXT,), message, (f"Use {most} or less" if most > 1 else f"Remove {_DECODE_CONTEXT}") + more)
+
+
+def _needs(line: CommandLine) -> Iterator[Broken]:
+    """needs.yaml."""
+    yield from broken_needs(line, NEEDS["vllm"])
 
 
 def _gpu(line: CommandLine) -> Iterator[Broken]:
@@ -71,8 +105,8 @@ def _sizes(line: CommandLine) -> Iterator[Broken]:
         yield Broken((TOKENS,), message, f"Use {needed} or more; {safe_token_budget(line.request)} leaves room for prefill")
     length = line.number("--max-model-len")
     if _CHUNKED in line.values and not line.on(_CHUNKED) and tokens is not None and (length is None or length > tokens):
-        shown = length or "the target's length"
-        message = f"{_CHUNKED} is off: {TOKENS}={tokens} must then hold a whole prompt of {shown} tokens"
+        shown = f"{length} tokens" if length else "as long as the target allows"
+        message = f"{_CHUNKED}: without chunked prefill {TOKENS}={tokens} must hold a whole prompt, here {shown}"
         remedy = f"Add --max-model-len and {TOKENS} of at least that, or leave chunked prefill on"
         yield Broken((_CHUNKED, TOKENS, "--max-model-len"), message, remedy)
     active = line.number("--max-num-active-seqs")
@@ -121,22 +155,19 @@ def _listen(line: CommandLine) -> Iterator[Broken]:
     yield from listen.broken(line, listen.ONE_SOCKET)
 
 
-def canonical(name: str) -> str:
-    """Returns the spelling that rules read: since 0.33 ``--disable-x`` is ``--no-enable-x``."""
-    on = name.replace("--disable-", "--enable-", 1)
-    return on if on in CHECKED else name
-
-
-RULES: tuple[Rule, ...] = (_ranks, _gpu, _sizes, _drafting, _cache, _listen)
+RULES: tuple[Rule, ...] = (_ranks, _experts, _decode_context, _needs, _gpu, _sizes, _drafting, _cache, _listen)
 CHECKED = frozenset(
     {
         *RANKS["vllm"].checked,
         *_WITHOUT_SPECULATION,
+        *(name for need in NEEDS["vllm"] for name in need.names),
         BACKEND,
         TOKENS,
         listen.HOST,
+        _ATTENTION,
         _CHUNKED,
         _EXECUTOR,
+        _EXPERTS,
         _KV_DTYPE,
         "--api-server-count",
         "--max-model-len",

@@ -79,6 +79,39 @@ def test_an_address_that_does_not_reach_the_pods_is_refused(engine: str, address
     assert problem.remedy.startswith("Remove --host")
 
 
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize(
+    "written", ["*", "=0", "[::]", "0", "0.0.0.0/0", "0.0.0", "::/0", "[::]:8000", "0.0.0.0:8000", ":::", " ", "http://0.0.0.0"]
+)
+def test_what_is_no_address_is_refused_with_the_addresses_that_are_allowed(engine: str, written: str) -> None:
+    (problem,) = ENGINES[engine].problems(ask(engine, f"--host={written}"))
+    assert problem.field == "spec.engine.extraArgs[0]"
+    assert problem.message == f"--host={written} is neither an address nor a host name"
+    assert problem.remedy.startswith("Remove --host: the engine then listens on every address of its pod.")
+    assert "--host=0.0.0.0 (IPv4)" in problem.remedy
+    assert f"--host=:: ({'IPv6' if engine == 'sglang' else 'IPv4 and IPv6'})" in problem.remedy
+
+
+def test_the_remedy_names_addresses_that_reach_this_cluster_s_pods() -> None:
+    (problem,) = ENGINES["sglang"].problems(ask("sglang", "--host=*", families=("IPv6",)))
+    assert "--host=:: (IPv6)" in problem.remedy
+    assert "0.0.0.0" not in problem.remedy
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("written", ["::0", "0:0:0:0:0:0:0:0", "0::"])
+def test_every_spelling_of_the_unspecified_address_is_taken(engine: str, written: str) -> None:
+    assert ENGINES[engine].problems(ask(engine, f"--host={written}", families=("IPv6",))) == []
+    (problem,) = ENGINES["sglang"].problems(ask("sglang", f"--host={written}", families=("IPv4",)))
+    assert "does not listen on IPv4" in problem.message
+
+
+@pytest.mark.parametrize("written", ["pod-1.example", "10.0.0.7", "fe80::1", "::ffff:10.0.0.7", "LOCALHOST"])
+def test_a_real_address_or_name_is_one_address(written: str) -> None:
+    (problem,) = ENGINES["vllm"].problems(ask("vllm", f"--host={written}"))
+    assert "is one address" in problem.message
+
+
 def reached(port: int) -> set[str]:
     found = set()
     for family, (kind, address) in LOOPBACK.items():

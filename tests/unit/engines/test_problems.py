@@ -195,6 +195,83 @@ def test_vllm_schedule_under_data_parallelism() -> None:
     assert "multiplies the ranks" in only("vllm", VLLM, speculation=schedule, extra_args=("--data-parallel-size=2",)).message
 
 
+@pytest.mark.parametrize(
+    ("extra", "changes", "message"),
+    [
+        (("--page-size=96",), {}, "linear-attention chunk"),
+        (("--page-size=96",), {"gpu_product": H100}, "linear-attention chunk"),
+        (("--page-size=96",), {"gpu_product": H100, "hybrid_target": False}, "does not divide the prefill chunk"),
+        (("--page-size=96", "--chunked-prefill-size=1000"), {"gpu_product": H100}, "linear-attention chunk"),
+        (("--page-size=0",), {}, "less than 1"),
+        (("--moe-a2a-backend=pplx",), {"mixture_of_experts": False}, "needs a mixture of experts"),
+        (("--prefill-attention-backend=cutedsl_mla",), {"gpu_product": H100}, "decodes only"),
+    ],
+)
+def test_one_cause_is_one_problem(extra: tuple[str, ...], changes: dict[str, Any], message: str) -> None:
+    assert message in only("sglang", SGLANG, extra_args=extra, **changes).message
+
+
+def test_two_causes_on_one_flag_are_two_problems() -> None:
+    """Without the overlap schedule the strategy would still not suit the back end."""
+    found = problems("sglang", SGLANG, extra_args=("--mamba-radix-cache-strategy=no_buffer",))
+    assert [problem.field for problem in found] == [EXTRA, EXTRA]
+    assert "overlap schedule" in found[0].message
+    assert "trtllm_mha" in found[1].message
+
+
+def test_a_combination_is_judged_once_its_flags_are_right_by_themselves() -> None:
+    (problem,) = problems("sglang", SGLANG, extra_args=("--page-size=96", "--mamba-track-interval=100"))
+    assert problem.field == EXTRA
+    assert "--mamba-track-interval=100" in only("sglang", SGLANG, extra_args=("--page-size=64", "--mamba-track-interval=100")).message
+
+
+@pytest.mark.parametrize("flag", ["--enable-expert-parallel", "--enable_expert_parallel"])
+def test_expert_parallelism_needs_experts(flag: str) -> None:
+    problem = only("vllm", VLLM, extra_args=(flag,), mixture_of_experts=False)
+    assert "needs a mixture of experts" in problem.message
+    assert "spec.target.mixtureOfExperts" in problem.remedy
+    assert problems("vllm", VLLM, extra_args=(flag,), mixture_of_experts=True) == []
+    assert problems("vllm", VLLM, extra_args=(flag,), mixture_of_experts=None) == []
+    assert problems("vllm", VLLM, extra_args=("--no-enable-expert-parallel",), mixture_of_experts=False) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "tensor", "heads", "refused"),
+    [(2, 4, 8, True), (2, 8, 8, True), (2, 8, 4, False), (4, 8, 4, True), (2, 4, 2, False), (4, 8, 2, False), (2, 2, None, False)],
+)
+def test_decode_context_parallelism_needs_ranks_with_the_same_heads(size: int, tensor: int, heads: int | None, refused: bool) -> None:
+    found = problems("vllm", VLLM, extra_args=(f"--decode-context-parallel-size={size}",), tensor_parallel=tensor, kv_heads=heads)
+    assert bool(found) == refused
+    if heads and refused:
+        assert f"spec.parallelism.tensor to {heads * size}" in found[0].remedy
+
+
+def test_latent_attention_has_one_head_for_every_rank() -> None:
+    changes: dict[str, Any] = {"served_model_name": "deepseek-ai/DeepSeek-V3", "tensor_parallel": 8, "kv_heads": 128}
+    assert problems("vllm", VLLM, extra_args=("--decode-context-parallel-size=8",), **changes) == []
+
+
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.19", SGLANG])
+@pytest.mark.parametrize("dtype", ["nvfp4", "fp4_mx_block16", "mxfp8"])
+@pytest.mark.parametrize("gpu", [H100, "NVIDIA-B200", "NVIDIA-GB10", "unknown"])
+def test_dflash_runs_on_no_block_scaled_cache(release: str, dtype: str, gpu: str) -> None:
+    problem = only("sglang", release, extra_args=(f"--kv-cache-dtype={dtype}",), gpu_product=gpu)
+    assert "DFlash cannot run on this KV cache" in problem.message
+
+
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.19", SGLANG])
+def test_fp4_mx_block16_without_dflash_is_decided_by_the_back_end(release: str) -> None:
+    changes: dict[str, Any] = {"speculation": Off(), "hybrid_target": False}
+    asked = ("--kv-cache-dtype=fp4_mx_block16",)
+    for gpu in ("NVIDIA-B200", "NVIDIA-B300-SXM6-AC"):
+        assert problems("sglang", release, extra_args=asked, gpu_product=gpu, **changes) == []
+    on_hopper = only("sglang", release, extra_args=asked, gpu_product=H100, **changes)
+    assert "--attention-backend=fa3 cannot read this KV cache" in on_hopper.message
+    assert "--attention-backend=triton" in on_hopper.remedy
+    assert problems("sglang", release, extra_args=(*asked, "--attention-backend=triton"), gpu_product=H100, **changes) == []
+    assert "does not run on Hopper" in only("sglang", release, extra_args=("--kv-cache-dtype=nvfp4",), gpu_product=H100, **changes).message
+
+
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_shape(engine: str) -> None:
     release = default_release(engine)
