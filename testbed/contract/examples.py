@@ -60,6 +60,8 @@ def request(engine: str, release: str, model: str, tensor: int) -> LaunchRequest
         gpu_product=B200,
         hybrid_target=pair.hybrid,
         recommended_args=pair.recommended_args(engine),
+        cache=pair.cache,
+        weight_bytes=pair.target_bytes + pair.drafter_bytes,
         metric_labels={"dflash_deployment": "qwen", "dflash_namespace": "serving"},
     )
 

@@ -11,6 +11,7 @@ from dflash_controller.engines.protocol import LaunchRequest
 from dflash_controller.engines.releases import TABLE, version
 from dflash_controller.engines.sglang.names import PREFILL_GRAPHS, RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED
+from dflash_controller.engines.sglang.state_cache import CHECKED as STATE_FLAGS
 
 RELEASES = TABLE["sglang"]
 
@@ -62,7 +63,7 @@ OWNED = {
     "--tensor-parallel-size": _PARALLELISM,
     "--tp-size": _PARALLELISM,
 }
-GUARD = Guard(owned=OWNED, checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED})
+GUARD = Guard(owned=OWNED, checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED, *STATE_FLAGS})
 
 
 def usable(flag: Flag, request: LaunchRequest) -> bool:
