@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import index, parsed
 from dflash_controller.engines.memory import LEAST_CONTEXT, fit, fraction, holding, left_for_requests
@@ -23,7 +21,7 @@ _GRAPHS_PROFILED_SINCE = "0.33.0"
 _PROFILER = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
-def graph_memory(request: LaunchRequest) -> Mapping[str, str]:
+def graph_memory(request: LaunchRequest) -> dict[str, str]:
     """Returns the variable that keeps vLLM from setting memory aside for CUDA graphs of hybrid targets by a wrong estimate.
 
     Up to 0.32 hybrid targets run on the older runner, which takes every graph for as large as the second largest
