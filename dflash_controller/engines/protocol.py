@@ -130,6 +130,12 @@ class Engine(Protocol):
     def fit(self, request: LaunchRequest) -> Fit | None:
         """Whether the asked concurrency fits in memory; None where target or accelerator are not known well enough to say."""
 
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """Slots of state that the engine counts for each request it serves; 0 where it does not count requests by them."""
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """Bytes of one accelerator that a request of ``context`` tokens holds; None where the target's shape is not known."""
+
     def probes(self, release: str) -> Probes:
         """The endpoints of that release."""
 

@@ -91,7 +91,16 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
     spread = MIXTURE_SPREAD if inputs.mixture else 1.0
     loads = learned.loads
     candidate_blocks = tuple(sorted({OFF, *inputs.policy.block_sizes}))
-    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=inputs.trained_block, spread=spread)
+    found = recommend(
+        current,
+        candidate_blocks,
+        loads,
+        acceptance,
+        steps,
+        trained_block=inputs.trained_block,
+        spread=spread,
+        capacity=dict(inputs.capacity),
+    )
     if OFF not in inputs.policy.block_sizes and current != OFF and not _off_is_certain(found):
         candidate_blocks, found = inputs.policy.block_sizes, _without_off(found)
     best, forecast = speculation_of(found.block), found.best

@@ -21,7 +21,7 @@ from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
 from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, RENAMED, STRATEGY, TARGET_BACKEND, canonical
 from dflash_controller.engines.sglang.probe import SglangReading
 from dflash_controller.engines.sglang.rules import RULES
-from dflash_controller.engines.sglang.state_cache import estimate, slots
+from dflash_controller.engines.sglang.state_cache import estimate, held_per_request, slots, slots_per_request
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -76,6 +76,14 @@ class SGLang:
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""
         return estimate(request, _settings(request))
+
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """See Engine."""
+        return slots_per_request(_settings(request)) if request.hybrid_target else 0
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """See Engine."""
+        return held_per_request(request, _settings(request), context)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""

@@ -40,7 +40,20 @@ def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
         block_size=_block(sums),
         concurrency=_concurrency(sums, acceptance if speculation_on else Value(1.0)),
         step_time_s=_step_time(sums, speculation_on),
+        state_slots=_state_slots(sums),
+        holds=sums.holds(),
     )
+
+
+def _state_slots(sums: Sums) -> Measurement:
+    """Free, cached and used slots of the state cache: its size. SGLang exports them as 0 for a target without state."""
+    sizes = []
+    for window in sums.windows:
+        parts = [window.levels.get(LabelledMetric(quantity)) for quantity in ("state_free", "state_cached", "state_used")]
+        if None not in parts:
+            sizes.append(sum(part or 0.0 for part in parts))
+    size = min((size for size in sizes if size > 0), default=0.0)
+    return Value(size, 0.0, sums.age_s) if size else NO_SERIES
 
 
 def _block(sums: Sums) -> Measurement:
@@ -202,6 +215,11 @@ METRIC_SCHEMA = MetricSchema(
             since=Since.ENTRY,
         ),
         Series("requests", "sglang:num_requests_total", PROCESS, since=Since.END),
+        Series("state_free", "sglang:mamba_available_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("state_cached", "sglang:mamba_evictable_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("state_used", "sglang:mamba_used_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("running", "sglang:num_running_reqs", _GROUP, match=_TOTALS, gauge=True),
+        Series("cache_used", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True),
     ),
     evidence=(
         Series("answers", "sglang:http_responses_total", PROCESS),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import Flag
-from dflash_controller.engines.memory import LEAST_CONTEXT, fit, fraction, holding, left_for_requests
+from dflash_controller.engines.memory import LEAST_CONTEXT, Holding, fit, fraction, holding, left_for_requests
 from dflash_controller.engines.protocol import Fit, LaunchRequest
 from dflash_controller.engines.sglang.names import KV_DTYPE, NO_OVERLAP, STATE_DTYPE, STRATEGY
 
@@ -61,19 +61,32 @@ def slots(request: LaunchRequest, settings: Mapping[str, str]) -> list[Flag]:
 def estimate(request: LaunchRequest, settings: Mapping[str, str]) -> Fit | None:
     """Returns how many requests fit in memory with a context of ``LEAST_CONTEXT`` tokens each; None where that is not known.
 
-    A request holds its slots and, while SGLang verifies, one state per token of the block; each of the two pools has one slot more
-    (``mamba_cache_per_req``). Keys and values take what is left.
+    Each of the two pools of state, slots and verified tokens, has one slot more than its requests. Keys and values take what is left.
     """
-    drafts = not isinstance(request.speculation, Off)
-    held = holding(request, settings.get(STATE_DTYPE, ""), settings.get(KV_DTYPE, ""), drafts=drafts)
+    held = _holding(request, settings)
     available = left_for_requests(request, fraction(settings.get(MEMORY, ""), _DEFAULT_FRACTION), _OVERHEAD)
     if held is None or available is None:
         return None
-    verified = request.speculation.max_block_size if drafts and _REPLAY not in settings else 0
-    states = slots_per_request(settings) + verified
-    fixed = held.state * (1 + verified)
+    states = slots_per_request(settings) + _verified(request, settings)
+    fixed = held.state * (1 + _verified(request, settings))
     each = max(held.state * states + held.token * LEAST_CONTEXT, held.state * states / _STATE_SHARE)
     return fit(request, available, fixed, each, _remedies(request, settings))
+
+
+def held_per_request(request: LaunchRequest, settings: Mapping[str, str], context: float) -> float | None:
+    """Returns the bytes that a request of ``context`` tokens holds: its slots, one state per token that is verified, keys and values."""
+    held = _holding(request, settings)
+    return None if held is None else held.state * (slots_per_request(settings) + _verified(request, settings)) + held.token * context
+
+
+def _holding(request: LaunchRequest, settings: Mapping[str, str]) -> Holding | None:
+    drafts = not isinstance(request.speculation, Off)
+    return holding(request, settings.get(STATE_DTYPE, ""), settings.get(KV_DTYPE, ""), drafts=drafts)
+
+
+def _verified(request: LaunchRequest, settings: Mapping[str, str]) -> int:
+    """Returns the states of a request while a step is verified (``speculative_num_draft_tokens``)."""
+    return 0 if isinstance(request.speculation, Off) or _REPLAY in settings else request.speculation.max_block_size
 
 
 def _remedies(request: LaunchRequest, settings: Mapping[str, str]) -> tuple[str, ...]:

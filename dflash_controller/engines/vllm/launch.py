@@ -17,7 +17,7 @@ from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
-from dflash_controller.engines.vllm.memory import estimate, graph_memory
+from dflash_controller.engines.vllm.memory import estimate, graph_memory, held_per_request
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 from dflash_controller.engines.vllm.probe import VllmReading
 from dflash_controller.engines.vllm.rules import BACKEND, RULES, canonical
@@ -69,6 +69,14 @@ class VLLM:
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""
         return estimate(request)
+
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """vLLM's cache holds state and keys alike, in blocks."""
+        return 0
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """See Engine."""
+        return held_per_request(request, context)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""

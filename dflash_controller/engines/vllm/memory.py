@@ -35,19 +35,30 @@ def graph_memory(request: LaunchRequest) -> dict[str, str]:
 
 
 def estimate(request: LaunchRequest) -> Fit | None:
-    """Returns how many requests fit in the cache with a context of ``LEAST_CONTEXT`` tokens each; None where that is not known.
-
-    A request holds one state, and one more per draft (``MambaSpec.max_memory_usage_bytes``; one more again where prefixes are cached).
-    """
-    settings = index([*parsed(request.recommended_args), *parsed(request.extra_args)])
-    drafts = not isinstance(request.speculation, Off)
-    held = holding(request, settings.get(_STATE_DTYPE, ""), settings.get(_KV_DTYPE, ""), drafts=drafts)
-    available = left_for_requests(request, fraction(settings.get(MEMORY, ""), _DEFAULT_FRACTION), _OVERHEAD)
-    if held is None or available is None:
+    """Returns how many requests fit in the cache with a context of ``LEAST_CONTEXT`` tokens each; None where that is not known."""
+    each = held_per_request(request, LEAST_CONTEXT)
+    available = left_for_requests(request, fraction(_settings(request).get(MEMORY, ""), _DEFAULT_FRACTION), _OVERHEAD)
+    if each is None or available is None:
         return None
-    states = request.speculation.max_block_size + 1 if "--enable-prefix-caching" in settings else request.speculation.max_block_size
-    each = held.state * states * _PADDING + held.token * LEAST_CONTEXT
     remedies = ["lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor"]
-    if request.hybrid_target and states > 8:
+    if request.hybrid_target and request.speculation.max_block_size > 8:
         remedies.append("use a smaller spec.blockSize")
     return fit(request, available, 0.0, each, tuple(remedies))
+
+
+def held_per_request(request: LaunchRequest, context: float) -> float | None:
+    """Returns the bytes that a request of ``context`` tokens holds: one state per token of a step, keys and values.
+
+    ``MambaSpec.max_memory_usage_bytes``: a state, and one per draft; one more where prefixes are cached.
+    """
+    settings = _settings(request)
+    drafts = not isinstance(request.speculation, Off)
+    held = holding(request, settings.get(_STATE_DTYPE, ""), settings.get(_KV_DTYPE, ""), drafts=drafts)
+    if held is None:
+        return None
+    states = request.speculation.max_block_size + ("--enable-prefix-caching" in settings)
+    return held.state * states * _PADDING + held.token * context
+
+
+def _settings(request: LaunchRequest) -> dict[str, str]:
+    return index([*parsed(request.recommended_args), *parsed(request.extra_args)])

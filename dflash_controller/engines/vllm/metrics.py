@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
-from dflash_controller.model.measurement import Measurement, Value
+from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
 from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
 
@@ -27,6 +27,8 @@ def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
         block_size=_block(sums, len(sums.parts("accepted_at"))),
         concurrency=_concurrency(sums),
         step_time_s=sums.ratio("step_seconds", "request_steps"),
+        state_slots=NO_SERIES,
+        holds=sums.holds(),
     )
 
 
@@ -159,6 +161,8 @@ METRIC_SCHEMA = MetricSchema(
         Series("request_steps", "vllm:inter_token_latency_seconds_count", _GROUP, since=Since.START),
         Series("steps", "vllm:iteration_tokens_total_count", _ENGINE, since=Since.START),
         Series("requests", "vllm:request_success_total", _GROUP, since=Since.START),
+        Series("running", "vllm:num_requests_running", _GROUP, gauge=True),
+        Series("cache_used", "vllm:kv_cache_usage_perc", _ENGINE, gauge=True),
     ),
     evidence=(
         Series("errors", "vllm:request_success_total", _GROUP, match=(("finished_reason", "error"),), since=Since.START),
