@@ -100,6 +100,7 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
         trained_block=inputs.trained_block,
         spread=spread,
         capacity=dict(inputs.capacity),
+        prefill_share=learned.prefill_share,
     )
     if OFF not in inputs.policy.block_sizes and current != OFF and not _off_is_certain(found):
         candidate_blocks, found = inputs.policy.block_sizes, _without_off(found)

@@ -152,7 +152,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
-            *("prefilled", "entered", "bare_passes", "prompt"),
+            *("prefilled", "entered", "bare_passes", "prompt", "prefill_passes"),
         )
     }
     block = round(window.levels.get(LabelledMetric("block"), 0.0)) if speculation_on else 1
@@ -189,7 +189,16 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         excluded=crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
         or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
         ended=requests,
+        prefill_s=_prefill_s(moved),
     )
+
+
+def _prefill_s(moved: Mapping[str, float]) -> float | None:
+    """Passes that prefill are passes of their own. Each counts its time once for every request in it, so requests in excess of passes do
+    not add; a prompt that takes several passes counts its time once."""
+    if moved["entered"] <= 0 or moved["prefill_passes"] <= 0:
+        return None if moved["prefilled"] > 0 else 0.0
+    return moved["prefill_seconds"] / moved["entered"] * min(moved["entered"], moved["prefill_passes"])
 
 
 METRIC_SCHEMA = MetricSchema(
@@ -253,6 +262,7 @@ METRIC_SCHEMA = MetricSchema(
             match=(("stage", "prefill_forward"), *_TOTALS),
             since=Since.ENTRY,
         ),
+        Series("prefill_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "prefill.*"), *_TOTALS), since=Since.ENTRY),
         Series("bare_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode_none"), *_TOTALS), since=Since.ENTRY),
         Series("retracted", "sglang:num_retracted_reqs", _GROUP, match=_TOTALS, gauge=True, over="max"),
         Series("cache_use", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True, over="max", since=Since.ENTRY),

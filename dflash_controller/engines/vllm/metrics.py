@@ -7,6 +7,7 @@ from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, P
 from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
 from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
+from dflash_controller.model.step_gaps import decode_step_s, prefill_steps
 
 _GROUP = Scope("data-parallel group", groups=("engine",))
 """The engine core of each group exports it once, whatever its tensor and pipeline ranks; ``engine`` is the group's number
@@ -110,7 +111,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAccepta
         name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions"),
-            *("requests", "ended_prompt", "ended_generated"),
+            *("requests", "ended_prompt", "ended_generated", "entered"),
         )
     }
     drafts = moved["drafts"] if speculation_on else 0.0
@@ -141,7 +142,17 @@ def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAccepta
         prefilled=max(0.0, moved["prompt"] - moved["cached"]),
         excluded=crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
         ended=ended,
+        prefill_s=_prefill_s(window, seconds, request_steps, passes, moved["entered"]),
     )
+
+
+def _prefill_s(window: CounterWindow, seconds: float, request_steps: float, passes: float, entered: float) -> float | None:
+    """What steps that prefill lasted beyond decoding; 0 where no request entered."""
+    gaps = {float(cell.part): value for cell, value in window.deltas.items() if cell.quantity == "gaps"}
+    if entered <= 0:
+        return 0.0 if gaps else None
+    decode_s = decode_step_s(seconds, gaps, prefill_steps(entered, passes))
+    return None if decode_s is None else (seconds / request_steps - decode_s) * passes
 
 
 METRIC_SCHEMA = MetricSchema(
@@ -192,6 +203,8 @@ METRIC_SCHEMA = MetricSchema(
         Series("ended_prompt", "vllm:request_prompt_tokens_sum", _GROUP, since=Since.START),
         Series("ended_generated", "vllm:request_generation_tokens_sum", _GROUP, since=Since.START),
         Series("lived_seconds", "vllm:request_decode_time_seconds_sum", _GROUP, since=Since.START),
+        Series("entered", "vllm:time_to_first_token_seconds_count", _GROUP, since=Since.START),
+        Series("gaps", "vllm:inter_token_latency_seconds_bucket", _GROUP, by="le"),
         Series("preemptions", "vllm:num_preemptions_total", _GROUP, since=Since.START),
         Series("cache_use", "vllm:kv_cache_usage_perc", _ENGINE, gauge=True, over="max", since=Since.START),
         Series("waiting", "vllm:num_requests_waiting", _GROUP, gauge=True, over="min", since=Since.START),
