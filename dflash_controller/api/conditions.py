@@ -144,6 +144,8 @@ class Reason(StrEnum):
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
     FIELD_FIGHT = "FieldFight"
     OUTAGE_AHEAD = "OutageAhead"
+    CONCURRENCY_LIMITED = "ConcurrencyLimited"
+    CONCURRENCY_DOES_NOT_FIT = "ConcurrencyDoesNotFit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,14 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.OUTAGE_AHEAD: ReasonDoc(
         "With one replica and no surge the service is down while the model loads.",
         "Set spec.rollout.maxSurge to 1 to avoid it.",
+    ),
+    Reason.CONCURRENCY_LIMITED: ReasonDoc(
+        "The engines serve fewer requests at once than spec.engine.maxConcurrency, because their memory holds fewer.",
+        "The message names what helps. The tuner, the metric dflash_max_concurrency and the dashboards use what the engines serve.",
+    ),
+    Reason.CONCURRENCY_DOES_NOT_FIT: ReasonDoc(
+        "By an estimate from the sizes of target, drafter and accelerator, spec.engine.maxConcurrency does not fit in memory.",
+        "The message names what helps. Once the engines serve, status.effectiveMaxConcurrency says how many requests they take.",
     ),
 }
 

@@ -70,6 +70,10 @@ class MetricsStatus(Model):
     tokens_per_second: float | None = Field(None, description="Output tokens per second, all replicas together.")
     step_time_milliseconds: float | None = Field(None, description="Milliseconds per verify step.")
     block_size: float | None = Field(None, description="Block size the engines themselves report.")
+    request_capacity: float | None = Field(
+        None,
+        description="Requests that the memory of one replica holds at once: slots of state, or KV cache at the present length.",
+    )
     measured_at: Time | None = Field(None, description="When these were measured.")
 
 
@@ -159,6 +163,11 @@ class Status(Model):
     drafter_revision: Annotated[str, StringConstraints(max_length=200)] | None = Field(None, description="Revision of the active drafter.")
     startup_budget_seconds: int | None = Field(
         None, ge=0, description="How long an engine may take to become Ready before it is restarted."
+    )
+    effective_max_concurrency: int | None = Field(
+        None,
+        ge=0,
+        description="Requests that one replica serves at once: spec.engine.maxConcurrency, or what its memory holds.",
     )
     metrics: MetricsStatus | None = Field(None, description="What the engines measure.")
     tuning: TuningStatus | None = Field(None, description="The tuner's last decision.")

@@ -14,6 +14,22 @@ from dflash_controller.api.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What requests hold in memory, in bytes of all ranks together, before any of it is replicated."""
+
+    recurrent: int
+    """Recurrent state of one slot, in float32; 0 for a target without recurrent layers."""
+    convolution: int
+    """Convolution state of one slot, in bfloat16."""
+    kv: int
+    """Keys and values of the target, for one token, in bfloat16."""
+    kv_heads: int
+    """Heads among which ranks divide ``kv``; 1 where every rank holds all of it (latent attention)."""
+    drafter_kv: int
+    """Keys and values of the drafter, for one token, in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A target with the drafter trained for it."""
 
@@ -31,6 +47,8 @@ class Pair:
     """The target is a mixture of experts."""
     tensor: int
     """Recommended accelerators per replica."""
+    cache: CacheSizes | None = None
+    """None where the shape of the target is not known."""
     mirrors: tuple[str, ...] = ()
     """Other repositories with the same drafter."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -116,6 +134,7 @@ def _pair(entry: Mapping[str, Any], flags: Mapping[str, list[str]], sources: Map
             hybrid=entry["hybrid"],
             moe=entry["moe"],
             tensor=entry["tensor"],
+            cache=_cache(entry["cache"]) if "cache" in entry else None,
             mirrors=tuple(entry.get("mirrors", ())),
             flags={engine: tuple(flags[name]) for engine, name in entry.get("flags", {}).items()},
             sources={fact: sources[name] for fact, name in entry["sources"].items()},
@@ -123,3 +142,13 @@ def _pair(entry: Mapping[str, Any], flags: Mapping[str, list[str]], sources: Map
         )
     except KeyError as error:
         raise ValueError(f"{entry.get('target')}: {error} is missing") from error
+
+
+def _cache(entry: Mapping[str, int]) -> CacheSizes:
+    return CacheSizes(
+        recurrent=entry.get("recurrentBytes", 0),
+        convolution=entry.get("convolutionBytes", 0),
+        kv=entry["kvBytes"],
+        kv_heads=entry["kvHeads"],
+        drafter_kv=entry["drafterKvBytes"],
+    )

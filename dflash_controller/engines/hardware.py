@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 import yaml
 
 from dflash_controller.engines.protocol import LaunchRequest
+
+_GIB = 2**30
+_PROFILE = re.compile(r"-MIG-\d+g\.(\d+)gb", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![0-9])(\d+)GB(?![0-9A-Z])", re.IGNORECASE)
+_USABLE = 0.98
+"""Of a size in a product's name: the driver reports 79.6 GiB for 80GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,8 @@ class Generation:
     name: str
     products: tuple[tuple[str, ...], ...]
     """Each product as its words in capitals."""
+    memory: Mapping[tuple[str, ...], int]
+    """Bytes of memory by product, where the product has one size."""
 
     def __str__(self) -> str:
         return self.name
@@ -32,7 +40,15 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _table() -> tuple[Generation, ...]:
     entries = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("gpus.yaml").read_text(encoding="utf-8"))
-    return tuple(Generation(entry["sm"], entry["name"], tuple(_words(product) for product in entry["products"])) for entry in entries)
+    return tuple(
+        Generation(
+            entry["sm"],
+            entry["name"],
+            tuple(_words(product) for product in entry["products"]),
+            {_words(product): size * _GIB for product, size in entry["memoryGiB"].items()},
+        )
+        for entry in entries
+    )
 
 
 GENERATIONS = _table()
@@ -48,6 +64,21 @@ def generation(gpu_product: str) -> Generation | None:
     label = _words(gpu_product)
     found = [each for each in GENERATIONS if any(_contains(label, product) for product in each.products)]
     return found[0] if len(found) == 1 else None
+
+
+def accelerator_bytes(gpu_product: str) -> int | None:
+    """Returns the memory of one accelerator of a ``nvidia.com/gpu.product`` label, in bytes; None if neither table nor label tells.
+
+    The table goes before a size in the name: the 480GB of a GH200 are memory of its processor.
+    """
+    if profile := _PROFILE.search(gpu_product):
+        return int(int(profile[1]) * _GIB * _USABLE)
+    label, found = _words(gpu_product), generation(gpu_product)
+    sizes = [(len(product), size) for product, size in (found.memory if found else {}).items() if _contains(label, product)]
+    if sizes:
+        return max(sizes)[1]
+    written = _SIZE.search(gpu_product)
+    return int(int(written[1]) * _GIB * _USABLE) if written else None
 
 
 def _contains(label: Sequence[str], product: Sequence[str]) -> bool:

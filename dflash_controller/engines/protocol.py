@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.catalog.catalog import CacheSizes
 from dflash_controller.engines.probe_reading import Reading
 from dflash_controller.model.metric_schema import MetricSchema
 
@@ -54,6 +55,10 @@ class LaunchRequest:
     extra_args: tuple[str, ...] = ()
     metric_labels: Mapping[str, str] = field(default_factory=dict)
     shutdown_timeout_s: int = 120
+    cache: CacheSizes | None = None
+    """What requests hold in memory; None: not known."""
+    weight_bytes: int = 0
+    """Target and drafter together; 0: not known."""
     pod_ip_families: tuple[str, ...] = ()
     """IPv4, IPv6 or both, the family of ``status.podIP`` first; empty: unknown, so the engine listens on both."""
     mixture_of_experts: bool | None = None
@@ -93,6 +98,22 @@ class ReleaseProfile:
     """False: nearest older dialect, condition reason EngineReleaseUntested."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether the requests that are asked for fit in the accelerators' memory, by an estimate. Bytes are those of one accelerator."""
+
+    asked: int
+    """``spec.engine.maxConcurrency``."""
+    fitting: int
+    """Requests that fit, at most ``asked``."""
+    needed: int
+    """What the asked requests hold: state, and keys and values of ``LEAST_CONTEXT`` tokens each."""
+    available: int
+    """What weights and work space leave."""
+    remedies: tuple[str, ...] = ()
+    """Imperatives without their full stop, of which each would help."""
+
+
 class Engine(Protocol):
     """One inference engine, all its releases."""
 
@@ -109,6 +130,15 @@ class Engine(Protocol):
 
     def launch(self, request: LaunchRequest) -> Launch:
         """The command line. Raises ValueError where problems() is not empty."""
+
+    def fit(self, request: LaunchRequest) -> Fit | None:
+        """Whether the asked concurrency fits in memory; None where target or accelerator are not known well enough to say."""
+
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """Slots of state that the engine counts for each request it serves; 0 where it does not count requests by them."""
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """Bytes of one accelerator that a request of ``context`` tokens holds; None where the target's shape is not known."""
 
     def probes(self, release: str) -> Probes:
         """The endpoints of that release."""

@@ -43,6 +43,9 @@ def resolve(
     if isinstance(dialect, Problem) or isinstance(drafter, Problem) or not isinstance(trained, int) or problems:
         return problems
     tensor = api.tensor_parallel(spec, known.tensor if known else None)
+    weights = _weight_bytes(spec, known, pair)
+    # A drafter serves copies of its target only (quantised, fine-tuned), which have its shape.
+    shape = known or catalog.by_drafter(drafter)
     return Resolved(
         engine=engine.name,
         version=version,
@@ -53,10 +56,10 @@ def resolve(
         drafter=ModelRef(drafter, spec.drafter.revision),
         served_model_name=spec.target.model,
         trained_block_size=trained,
-        weight_bytes=_weight_bytes(spec, known, pair) or tensor * defaults.gpu_bytes,
+        weight_bytes=weights or tensor * defaults.gpu_bytes,
         load_bytes_per_s=defaults.load_bytes_per_s,
-        hybrid=_given(spec.target.hybrid, known is not None and known.hybrid),
-        mixture_of_experts=_given(spec.target.mixture_of_experts, known is not None and known.moe),
+        hybrid=_given(spec.target.hybrid, shape is not None and shape.hybrid),
+        mixture_of_experts=_given(spec.target.mixture_of_experts, shape is not None and shape.moe),
         recommended_args=_recommended_args(engine.name, spec.target.model, drafter, pair, carried),
         extra_args=spec.engine.extra_args,
         port=spec.service.port or engine.default_port,
@@ -68,6 +71,8 @@ def resolve(
         grace_period_s=api.termination_grace_period_s(spec),
         metric_labels={"dflash_deployment": name, "dflash_namespace": namespace},
         defaults=replace(defaults, host_path_roots=()),
+        cache=shape.cache if shape else None,
+        weights_known=weights is not None,
     )
 
 

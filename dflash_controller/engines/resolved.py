@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_type_hints
 
 from dflash_controller.api import defaults as api
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.catalog.catalog import CacheSizes
 from dflash_controller.engines.protocol import LaunchRequest, ModelRef
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.model.change import Part
@@ -88,6 +89,10 @@ class Resolved:
     metric_labels: Annotated[Mapping[str, str], _NONE]
     defaults: Annotated[OperatorDefaults, _NONE]
     """Those it was resolved with; a later user change that leaves ``restartId`` alone uses them again."""
+    cache: Annotated[CacheSizes | None, _NONE] = None
+    """What requests hold in memory; None: not known."""
+    weights_known: Annotated[bool, _NONE] = False
+    """Whether ``weight_bytes`` is the models' size, and not what the accelerators can hold."""
 
     @property
     def gpus_per_pod(self) -> int:
@@ -123,6 +128,8 @@ class Resolved:
             extra_args=self.extra_args,
             metric_labels=self.metric_labels,
             shutdown_timeout_s=self.drain_s,
+            cache=self.cache,
+            weight_bytes=self.weight_bytes if self.weights_known else 0,
             pod_ip_families=self.defaults.pod_ip_families,
             mixture_of_experts=self.mixture_of_experts,
         )
@@ -141,6 +148,8 @@ class Resolved:
             values[name] = ModelRef(**values[name])
         for name in ("recommended_args", "extra_args"):
             values[name] = tuple(values[name])
+        if values.get("cache") is not None:
+            values["cache"] = CacheSizes(**values["cache"])
         stored = {item.name: data["defaults"][item.name] for item in fields(OperatorDefaults) if item.name in data["defaults"]}
         values["defaults"] = OperatorDefaults(**stored | {"pod_ip_families": tuple(stored.get("pod_ip_families", ()))})
         return cls(**values)

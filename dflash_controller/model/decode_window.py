@@ -52,6 +52,8 @@ class DecodeWindow:
     prefilled: float
     excluded: str
     ended: EndedRequests
+    prefill_s: float | None = None
+    """Seconds that the engine spent on prefill beside decoding; None where its metrics do not tell."""
 
     @property
     def own_step_s(self) -> float | None:

@@ -28,16 +28,24 @@ class LoadSample:
     survival: tuple[float, ...] = ()
     """Share of verify steps in which draft 0, 1, … was accepted, if the engine exports it (vLLM with a fixed block size)."""
     excluded: str = ""
-    """Why its step time is not a point of the curve: Prefill, Preemption, CacheFull, Queue, NoGraph, Unsteady (the load changed during the
-    sample, or may have), Blocks (a schedule used several). Its acceptance still counts."""
+    """Why its step time is not a point of the curve: Prefill (most of the time), Preemption, CacheFull, Queue, NoGraph,
+    Unsteady (the load changed during the sample, or may have), Blocks (a schedule used several). Its acceptance still counts."""
 
     requests: float = 0.0
     """Requests that ended during the sample."""
     context: float = 0.0
     """Mean context of those requests during decoding, in tokens: the prompt and half of the answer; 0: not known."""
 
+    prefill_share: float = 0.0
+    """Part of the time of its steps that prefill took beside decoding. ``step_s`` includes it."""
+
     inconsistent: bool = False
     """Whether Little's law gives a different concurrency, so that the load is unknown. The acceptance still counts."""
+
+    @property
+    def decode_step_s(self) -> float:
+        """Seconds per verify step without prefill: the point of the curve."""
+        return self.step_s * (1.0 - self.prefill_share)
 
     @property
     def served(self) -> bool:

@@ -26,6 +26,10 @@ class EngineLoad:
     block_size: Measurement
     concurrency: Measurement
     step_time_s: Measurement
+    state_slots: Measurement
+    """Slots of state of one replica, which its requests share; absent where the engine or its target has none."""
+    holds: Measurement
+    """Requests of the present length that the cache of one replica holds; absent while too little of it is in use to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,10 @@ def missing(schema: MetricSchema, names: Collection[str], speculation_on: bool) 
     return tuple(sorted({one.metric for one in needed if one.since is not None and one.since <= reached and one.metric not in names}))
 
 
+LEAST_USE, LEAST_RUNNING = 0.2, 4.0
+"""Of the cache, and requests: with less of either, a request that is longer than usual decides."""
+
+
 class Sums:
     """Sums over the pods of one revision."""
 
@@ -115,6 +123,15 @@ class Sums:
     def level(self, quantity: str) -> float | None:
         """Largest level over the pods."""
         return max((w.levels[LabelledMetric(quantity)] for w in self.windows if LabelledMetric(quantity) in w.levels), default=None)
+
+    def holds(self) -> Measurement:
+        """Requests that the cache of a pod holds, the smallest of the pods: those running ÷ the share in use, both as last reported."""
+        found = []
+        for window in self.windows:
+            running, used = (window.levels.get(LabelledMetric(quantity)) for quantity in ("running", "cache_used"))
+            if running is not None and used is not None and used >= LEAST_USE and running >= LEAST_RUNNING:
+                found.append(running / used)
+        return Value(min(found), 0.0, self.age_s) if found else NO_TRAFFIC
 
     def ratio(self, above: str, below: str, offset: float = 0.0) -> Measurement:
         """offset + Σ above ÷ Σ below, weighed by how often ``below`` was counted."""

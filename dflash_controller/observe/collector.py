@@ -177,7 +177,13 @@ def _metric_values(targets: Sequence[Target], reading: Round) -> RevisionMetrics
     windows = [reading.windows[target.uid] for target in targets if target.uid in reading.windows]
     if windows:
         first = targets[0]
-        return revision_metrics(ENGINES[first.engine].metric_schema, windows, expected=len(targets), speculation_on=first.speculation_on)
+        return revision_metrics(
+            ENGINES[first.engine].metric_schema,
+            windows,
+            expected=len(targets),
+            speculation_on=first.speculation_on,
+            slots_per_request=first.slots_per_request,
+        )
     for target in targets:
         source_failure = reading.failures.get(target.uid)
         if isinstance(source_failure, Error):

@@ -53,6 +53,7 @@ from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Cre
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status
 from dflash_controller.planning.status.conditions import stalled, unfinished
+from dflash_controller.planning.status.notices import concurrency_reported
 from dflash_controller.planning.tuning import judged, tuned
 
 TERMINATING_S = 15.0
@@ -221,6 +222,7 @@ def _carry_on(
             *decided,
             *learned,
             *_tuning_reported(state, shown),
+            *concurrency_reported(state, shown),
             *(candidate_steps(state) if children else ()),
             *(clean_up(state, policy.history_limit) if children and wanted is not None else ()),
             *_phase_reached(state, shown),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from dflash_controller.api import defaults
 from dflash_controller.api.conditions import Reason
@@ -12,6 +13,7 @@ from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
+from dflash_controller.planning.revisions.capacity import by_block, effective
 from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
@@ -130,13 +132,21 @@ def _decision(
         metrics=_metrics(state),
         changes=tuple(changes(state.records)),
         schedule=_can_schedule(stable, tuning),
-        max_concurrency=resolved.max_concurrency,
+        max_concurrency=effective(stable, _shown_metrics(state, stable)) or resolved.max_concurrency,
+        capacity=by_block(stable, _shown_metrics(state, stable), (1, *tuning.block_sizes), knowledge.recent),
     )
     decision = decide(tuner_inputs, knowledge.learned, prior=prior_of(resolved))
     few = decision.reason is Reason.METRICS_MISSING and not tuner_inputs.metrics
     if few and knowledge.short_for_s < MISSED_EVALUATIONS * state.context.tuning_requeue_s:
         return None
     return decision
+
+
+def _shown_metrics(state: ReconcileState, stable: Revision) -> Mapping[str, Any]:
+    """Returns the metrics that the status shows of the stable revision, and those to be shown from now on."""
+    status, before = state.deployment.get("status") or {}, state.stored.stable
+    shown: Mapping[str, Any] = (status.get("metrics") if status.get("stableRevision") == stable.name else None) or {}
+    return {**shown, **((state.context.metric_values if before is not None and before.hash == stable.hash else None) or {})}
 
 
 def _block_sizes(state: ReconcileState, stable: Revision, tuning: TuningPolicy) -> tuple[int, ...]:

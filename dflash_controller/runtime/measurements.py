@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dflash_controller.api import names
 from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 from dflash_controller.cluster.store import Store
+from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSeries
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
@@ -23,6 +24,7 @@ STATUS_FIELDS = {
     "tokens_per_second": ("tokensPerSecond", 1.0),
     "step_time_s": ("stepTimeMilliseconds", 1e3),
     "block_size": ("blockSize", 1.0),
+    "request_capacity": ("requestCapacity", 1.0),
 }
 """Metric name to the field of ``status.metrics`` that shows it and the factor it is multiplied by there."""
 
@@ -72,9 +74,13 @@ class Measurements:
         self._stored = {key: read_stored(items) for key, items in by_deployment.items()}
         records = {(key, record.hash): record for key, stored in self._stored.items() for record in stored.records}
         tuned = {key for key in self._stored if self._tuned(key)}
+        slots: dict[tuple[Key, str], int] = {}
         for key, pod in self._store.pods():
             found = records.get((key, pod.revision))
             if found is not None and pod.serving and pod.ip:
+                if (key, pod.revision) not in slots:
+                    request = found.resolved.launch_request(found.speculation)
+                    slots[key, pod.revision] = ENGINES[found.resolved.engine].slots_per_request(request)
                 yield Target(
                     namespace=key.namespace,
                     pod=pod.name,
@@ -85,6 +91,7 @@ class Measurements:
                     revision=pod.revision,
                     engine=found.resolved.engine,
                     speculation_on=found.speculation.max_block_size > 1,
+                    slots_per_request=slots[key, pod.revision],
                     ready_at_s=pod.ready_since.timestamp() if pod.ready_since else 0.0,
                     on_trial=self._stored[key].candidate is not None,
                     tuned=key in tuned,

@@ -45,6 +45,8 @@ class StatusMetrics:
     """Longest time in seconds that an engine may take from the start of its container to Ready."""
     startup_s: float | None = None
     """Longest time in seconds that a serving pod took from creation to Ready. None if no pod serves or all have restarted since."""
+    max_concurrency: Mapping[str, int] = field(default_factory=dict)
+    """Requests that one replica serves at once under the keys ``asked`` and, once the engine has said, ``effective``."""
 
 
 class Metrics:
@@ -196,6 +198,11 @@ class _Deployments(Collector):
         budgets = GaugeMetricFamily(
             "dflash_startup_budget_seconds", "From the start of an engine's container to Ready, at most.", labels=_OF
         )
+        concurrency = GaugeMetricFamily(
+            "dflash_max_concurrency",
+            "Requests one replica serves at once: asked by spec.engine.maxConcurrency, and effective as its engine says (else as asked).",
+            labels=[*_OF, "limit"],
+        )
         starts = GaugeMetricFamily("dflash_startup_seconds", "The longest that a serving pod took from being made to Ready.", labels=_OF)
         for key, shown in sorted(self.shown.items()):
             of = [key.namespace, key.name]
@@ -206,11 +213,13 @@ class _Deployments(Collector):
                 notices.add_metric([*of, reason], 1)
             for what, count in shown.replicas.items():
                 replicas[what].add_metric(of, count)
+            for limit in ("asked", "effective") if shown.max_concurrency else ():
+                concurrency.add_metric([*of, limit], shown.max_concurrency.get(limit, shown.max_concurrency["asked"]))
             if shown.startup_budget_s is not None:
                 budgets.add_metric(of, shown.startup_budget_s)
             if shown.startup_s is not None:
                 starts.add_metric(of, shown.startup_s)
-        yield from (conditions, notices, *replicas.values(), budgets, starts)
+        yield from (conditions, notices, *replicas.values(), concurrency, budgets, starts)
 
     def _rollouts(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from dflash_controller.catalog import Catalog
 from dflash_controller.cluster.errors import ApiError, Forbidden, Unavailable, WriteRefused
@@ -173,10 +174,18 @@ class Reconciler:
             conditions=status.get("conditions") or (),
             notices=status.get("notices") or (),
             replicas={"desired": (deployment.get("spec") or {}).get("replicas", 1), "serving": status.get("readyReplicas") or 0},
+            max_concurrency=_max_concurrency(stored, status),
             startup_budget_s=status.get("startupBudgetSeconds"),
             startup_s=max(starts, default=None),
         )
         self._metrics.show(key, shown)
+
+
+def _max_concurrency(stored: StoredRevisions, status: Mapping[str, Any]) -> dict[str, int]:
+    if stored.stable is None:
+        return {}
+    effective = status.get("effectiveMaxConcurrency")
+    return {"asked": stored.stable.resolved.max_concurrency, **({} if effective is None else {"effective": effective})}
 
 
 def _again_s(plan: Plan, result: ExecutionResult) -> float | None:

@@ -88,7 +88,16 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
     steps = fitted_steps(learned.points, decision_inputs.prior.steps, decision_inputs.limits, inputs.mixture)
     loads = learned.loads
     candidate_blocks = tuple(sorted({OFF, *inputs.policy.block_sizes}))
-    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=inputs.trained_block)
+    found = recommend(
+        current,
+        candidate_blocks,
+        loads,
+        acceptance,
+        steps,
+        trained_block=inputs.trained_block,
+        capacity=dict(inputs.capacity),
+        prefill_share=learned.prefill_share,
+    )
     if OFF not in inputs.policy.block_sizes and current != OFF and not _off_is_certain(found):
         candidate_blocks, found = inputs.policy.block_sizes, _without_off(found)
     best, forecast = speculation_of(found.block), found.best

@@ -62,7 +62,9 @@ class TunerInputs:
     schedule: bool = False
     """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank) and the actuator allows it."""
     max_concurrency: int = 64
-    """Requests the engine serves concurrently."""
+    """Requests the engine serves concurrently: as it says itself, otherwise as asked."""
+    capacity: tuple[tuple[int, float], ...] = ()
+    """(block size, requests that the memory of a replica holds at it), where known by measurement at the active one."""
 
 
 @dataclass(frozen=True, slots=True)

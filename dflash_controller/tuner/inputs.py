@@ -29,6 +29,7 @@ class DecisionInputs:
         return {
             "tuner_inputs": {
                 **{name: getattr(tuner_inputs, name) for name in _PLAIN},
+                "capacity": [list(entry) for entry in tuner_inputs.capacity],
                 "policy": {**asdict(tuner_inputs.policy), "block_sizes": list(tuner_inputs.policy.block_sizes)},
                 "speculation": tuner_inputs.speculation.to_json(),
                 "changes": [[change.at_s, change.block, change.kept] for change in tuner_inputs.changes],
@@ -56,6 +57,7 @@ class DecisionInputs:
             policy=TuningPolicy(**{**policy, "block_sizes": tuple(policy["block_sizes"])}),
             speculation=parse_speculation(stored["speculation"]),
             changes=tuple(Change(*entry) for entry in stored["changes"]),
+            capacity=tuple((int(block), float(requests)) for block, requests in stored.get("capacity", ())),
             **{name: stored[name] for name in _PLAIN if name in stored},
         )
         prior, limits = data["prior"], data["limits"]
@@ -86,4 +88,4 @@ def _steps(prior: Mapping[str, Any]) -> StepPrior:
     )
 
 
-_PLAIN = tuple(name for name in TunerInputs.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))
+_PLAIN = tuple(name for name in TunerInputs.__dataclass_fields__ if name not in ("policy", "speculation", "changes", "capacity"))

@@ -109,8 +109,15 @@ class Learned:
     speeds: tuple[tuple[int, float], ...] = ()
     """(block size, tokens per second of a replica), measured over the window while there was traffic."""
 
+    prefilling: int = 0
+    """How many of ``load_samples`` were mostly prefill, so that their step times were left out."""
+    prefill_share: float = 0.0
+    """Part of the time that prefill took beside decoding, mean over the window. No block size changes it."""
+
     def to_json(self) -> dict[str, Any]:
         return {
+            "prefilling": self.prefilling,
+            "prefillShare": self.prefill_share,
             "points": [[p.block, p.concurrency, p.seconds, p.weight, *([True] if p.prior else [])] for p in self.points],
             "loads": [[load.concurrency, load.share] for load in self.loads],
             "usual": [[load.concurrency, load.share] for load in self.usual],
@@ -160,4 +167,6 @@ class Learned:
             ),
             inconsistent=data.get("inconsistent", 0),
             speeds=tuple((block, speed) for block, speed in data.get("speeds", ())),
+            prefilling=data.get("prefilling", 0),
+            prefill_share=data.get("prefillShare", 0.0),
         )

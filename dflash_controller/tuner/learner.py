@@ -89,8 +89,9 @@ class Learner:
                 self._pools.renew(load_sample.at_s)
                 self._before, self._log_errors = None, []
             if not load_sample.excluded and load.concurrency > 0 and load_sample.step_s > 0:
-                self._check(load_sample)
-                self._pools.add(load_sample.at_s, load_sample.block, load_sample.concurrency, load_sample.step_s)
+                decoding = replace(load_sample, step_s=load_sample.decode_step_s, prefill_share=0.0)
+                self._check(decoding)
+                self._pools.add(decoding.at_s, decoding.block, decoding.concurrency, decoding.step_s)
                 self._speeds.add(load_sample)
         self._accept(now_s)
 
@@ -128,6 +129,8 @@ class Learner:
             self._ledger.past(now_s),
             self._inconsistent.over(now_s, span_s).load_samples,
             self._speeds.over(now_s, span_s, window.acceptance),
+            prefilling=window.prefilling,
+            prefill_share=window.prefill_share,
         )
 
     def lend(self) -> PairKnowledge:

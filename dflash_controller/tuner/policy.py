@@ -33,6 +33,8 @@ LEAST_CONFIDENCE = 0.65
 BACK_OFF_S = DAY_S
 """Back-off after a block size was tried and rolled back; doubles with each failure in a row."""
 MOST_MISSES = 2
+MOSTLY_PREFILL = 0.5
+"""Part of the window's load samples from which the tuner names prefill as the reason that it learns nothing."""
 MAX_INCONSISTENT_SHARE = 0.5
 """The tuner holds when more than this share of the window's load samples have an inconsistent load."""
 
@@ -66,6 +68,11 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     comparison = compare(decision_inputs)
     if comparison is None:
         message = f"Not enough traffic for a decision: {learned.load_samples} load samples in the last {inputs.policy.window_s} s"
+        if learned.prefilling > MOSTLY_PREFILL * learned.load_samples > 0:
+            message = (
+                f"{learned.prefilling} of {learned.load_samples} load samples in the last {inputs.policy.window_s} s were mostly prefill. "
+                "They say little about decoding, and at such a load the block size decides over less than a third of the time"
+            )
         return TunerDecision("Learning", Reason.LEARNING, message)
     allowed_s = _allowed_at(inputs)
     current = inputs.speculation.max_block_size

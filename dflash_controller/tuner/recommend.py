@@ -6,7 +6,7 @@ The speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c) 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -105,24 +105,41 @@ def recommend(
     *,
     trained_block: int | None = None,
     spread: float = 1.0,
+    capacity: Mapping[int, float] | None = None,
+    prefill_share: float = 0.0,
 ) -> Recommendation:
     """Returns the block size with the most expected tokens per second; on a tie the current one, then the smaller.
 
     The loads are taken as constant, although a faster block size would leave fewer requests in service. ``spread`` multiplies the
-    uncertainty (1.5 for mixtures of experts and hybrids, whose step time follows the law less closely). Raises ValueError if no load has
-    a share.
+    uncertainty (1.5 for mixtures of experts and hybrids, whose step time follows the law less closely). Requests beyond ``capacity`` (by
+    block size, where known) wait, so they add no speed. ``prefill_share`` is the part of the time that prefill takes at the current block
+    size; no block size changes it, so gains are smaller by it. Raises ValueError if no load has a share.
     """
     weight = sum(load.share for load in loads)
     if not weight > 0:
         raise ValueError("there is no load")
+    holds = capacity or {}
+
+    def part(block: int, load: ObservedLoad) -> float:
+        served = ObservedLoad(min(load.concurrency, max(1.0, holds.get(block, math.inf))), load.share)
+        return _speed(block, served, acceptance, steps) * load.share / weight
+
     choices = legal(candidate_blocks, current, trained_block)
-    speeds = {
-        candidate_block: [_speed(candidate_block, load, acceptance, steps) * load.share / weight for load in loads]
-        for candidate_block in choices
-    }
+    speeds = {candidate_block: [part(candidate_block, load) for load in loads] for candidate_block in choices}
     forecasts = tuple(_forecast(candidate_block, current, loads, speeds, acceptance, steps, spread) for candidate_block in choices)
+    forecasts = tuple(_beside_prefill(forecast, forecasts, current, prefill_share) for forecast in forecasts)
     best = max(forecasts, key=lambda forecast: (forecast.log_gain, forecast.block == current, -forecast.block))
     return Recommendation(current, best.block, forecasts)
+
+
+def _beside_prefill(forecast: Forecast, forecasts: Sequence[Forecast], current: int, prefill_share: float) -> Forecast:
+    """Returns the forecast for the whole time: prefill keeps its seconds, decoding takes more or fewer (Amdahl's law)."""
+    if prefill_share <= 0:
+        return forecast
+    time = prefill_share + (1 - prefill_share) * math.exp(-forecast.log_gain)
+    before = next(other.tokens_per_s for other in forecasts if other.block == current)
+    sigma = forecast.log_sigma * (1 - prefill_share) * math.exp(-forecast.log_gain) / time
+    return Forecast(forecast.block, before * (1 - prefill_share) / time, -math.log(time), sigma)
 
 
 def _speed(candidate_block: int, load: ObservedLoad, acceptance: Acceptance, steps: StepTimes) -> float:

@@ -37,6 +37,8 @@ SIGNIFICANT = 3.0
 runs at every evaluation."""
 SCATTER = 1 / (0.6745 * math.sqrt(2))
 """Standard deviation of normal values ÷ the median distance of neighbours, which a few jumps do not change."""
+PREFILL = "Prefill"
+"""Why a load sample is excluded whose time was mostly prefill."""
 MOST_USUAL = 64
 SHOWN_S = 600.0
 
@@ -95,6 +97,9 @@ class _Slot:
     seconds: dict[int, float] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
     load_samples: int = 0
+    prefilling: int = 0
+    steps_s: float = 0.0
+    prefill_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,10 @@ class Sums:
     acceptance: tuple[Seen, ...]
     """Acceptance by block size."""
     load_samples: int
+    prefilling: int = 0
+    """Load samples whose time was mostly prefill."""
+    prefill_share: float = 0.0
+    """Part of the time that prefill took beside decoding."""
 
 
 class DecisionWindow:
@@ -128,6 +137,9 @@ class DecisionWindow:
         while self._slots[-1].at_s - self._slots[0].at_s > KEPT_S:
             self._slots.popleft()
         slot.load_samples += 1
+        slot.prefilling += load_sample.excluded == PREFILL
+        slot.steps_s += load_sample.seconds
+        slot.prefill_s += load_sample.seconds * load_sample.prefill_share
         if load_sample.concurrency > 0:
             place = load_bin(load_sample.concurrency)
             slot.seconds[place] = slot.seconds.get(place, 0.0) + load_sample.seconds
@@ -146,13 +158,16 @@ class DecisionWindow:
     def _sums(self, now_s: float, span_s: float) -> Sums:
         seconds: dict[int, float] = {}
         blocks: set[int] = set()
-        load_samples = recent = 0
+        load_samples = recent = prefilling = 0
+        steps_s = prefill_s = 0.0
         slots = list(takewhile(lambda slot: slot.at_s + self._slot_s > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
         for slot in slots:
             if slot.at_s + self._slot_s <= now_s - span_s:
                 break
             recent += 1
             load_samples += slot.load_samples
+            prefilling += slot.prefilling
+            steps_s, prefill_s = steps_s + slot.steps_s, prefill_s + slot.prefill_s
             for place, found in slot.seconds.items():
                 seconds[place] = seconds.get(place, 0.0) + found
             blocks.update(slot.tallies)
@@ -160,7 +175,7 @@ class DecisionWindow:
         for block in sorted(blocks):
             within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
             acceptance.append(_seen(block, within, before))
-        return Sums(shares(seconds), tuple(acceptance), load_samples)
+        return Sums(shares(seconds), tuple(acceptance), load_samples, prefilling, round(prefill_s / steps_s, 3) if steps_s else 0.0)
 
 
 def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:

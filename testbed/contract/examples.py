@@ -61,6 +61,8 @@ def request(engine: str, release: str, model: str, tensor: int) -> LaunchRequest
         hybrid_target=pair.hybrid,
         mixture_of_experts=pair.moe,
         recommended_args=pair.recommended_args(engine),
+        cache=pair.cache,
+        weight_bytes=pair.target_bytes + pair.drafter_bytes,
         metric_labels={"dflash_deployment": "qwen", "dflash_namespace": "serving"},
     )
 

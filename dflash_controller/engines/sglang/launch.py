@@ -14,13 +14,14 @@ from dflash_controller.engines.command_line import compatible, read
 from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import latent_attention
-from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
+from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.sglang.limits import GUARD, OWNED, RELEASES, release_problems, usable
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
 from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, OPTIONS, RENAMED, STRATEGY, TARGET_BACKEND
 from dflash_controller.engines.sglang.probe import SglangReading
 from dflash_controller.engines.sglang.rules import RULES
+from dflash_controller.engines.sglang.state_cache import estimate, held_per_request, slots, slots_per_request
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -71,6 +72,18 @@ class SGLang:
             return [*problems, *broken]
         problems += release_problems(request)
         return broken_rules(read(request, _arguments(request, "0"), OPTIONS), RULES, problems)
+
+    def fit(self, request: LaunchRequest) -> Fit | None:
+        """See Engine."""
+        return estimate(request, _settings(request))
+
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """See Engine."""
+        return slots_per_request(_settings(request)) if request.hybrid_target else 0
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """See Engine."""
+        return held_per_request(request, _settings(request), context)
 
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""
@@ -145,7 +158,12 @@ def _defaults(request: LaunchRequest) -> list[Flag]:
         flags.append(Flag(DRAFT_BACKEND, chosen[DRAFT_BACKEND]))
     if request.hybrid_target:
         flags.append(Flag(STRATEGY, "extra_buffer"))
-    return flags
+    return [*flags, *slots(request, _settings(request))]
+
+
+def _settings(request: LaunchRequest) -> dict[str, str]:
+    """Returns the flags that decide how memory is divided: the card's, then the user's."""
+    return index([*_recommended(request), *_extra(request)])
 
 
 def _recommended(request: LaunchRequest) -> list[Flag]:

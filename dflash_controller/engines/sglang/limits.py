@@ -12,6 +12,7 @@ from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.releases import TABLE, version
 from dflash_controller.engines.sglang.names import OPTIONS, PREFILL_GRAPHS, RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED
+from dflash_controller.engines.sglang.state_cache import CHECKED as STATE_FLAGS
 
 RELEASES = TABLE["sglang"]
 
@@ -67,7 +68,7 @@ GUARD = Guard(
     engine=RELEASES.engine,
     options=OPTIONS,
     owned=OWNED,
-    checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED},
+    checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED, *STATE_FLAGS},
     instead=RANKS["sglang"].instead,
 )
 

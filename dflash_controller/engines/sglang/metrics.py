@@ -40,7 +40,20 @@ def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
         block_size=_block(sums),
         concurrency=_concurrency(sums, acceptance if speculation_on else Value(1.0)),
         step_time_s=_step_time(sums, speculation_on),
+        state_slots=_state_slots(sums),
+        holds=sums.holds(),
     )
+
+
+def _state_slots(sums: Sums) -> Measurement:
+    """Free, cached and used slots of the state cache: its size. SGLang exports them as 0 for a target without state."""
+    sizes = []
+    for window in sums.windows:
+        parts = [window.levels.get(LabelledMetric(quantity)) for quantity in ("state_free", "state_cached", "state_used")]
+        if None not in parts:
+            sizes.append(sum(part or 0.0 for part in parts))
+    size = min((size for size in sizes if size > 0), default=0.0)
+    return Value(size, 0.0, sums.age_s) if size else NO_SERIES
 
 
 def _block(sums: Sums) -> Measurement:
@@ -139,7 +152,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("passes", "tokens", "generated", "verify_steps", "requests", "e2e_seconds", "queue_seconds", "prefill_seconds"),
-            *("prefilled", "entered", "bare_passes", "prompt"),
+            *("prefilled", "entered", "bare_passes", "prompt", "prefill_passes"),
         )
     }
     block = round(window.levels.get(LabelledMetric("block"), 0.0)) if speculation_on else 1
@@ -176,7 +189,16 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         excluded=crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
         or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
         ended=requests,
+        prefill_s=_prefill_s(moved),
     )
+
+
+def _prefill_s(moved: Mapping[str, float]) -> float | None:
+    """Passes that prefill are passes of their own. Each counts its time once for every request in it, so requests in excess of passes do
+    not add; a prompt that takes several passes counts its time once."""
+    if moved["entered"] <= 0 or moved["prefill_passes"] <= 0:
+        return None if moved["prefilled"] > 0 else 0.0
+    return moved["prefill_seconds"] / moved["entered"] * min(moved["entered"], moved["prefill_passes"])
 
 
 METRIC_SCHEMA = MetricSchema(
@@ -202,6 +224,11 @@ METRIC_SCHEMA = MetricSchema(
             since=Since.ENTRY,
         ),
         Series("requests", "sglang:num_requests_total", PROCESS, since=Since.END),
+        Series("state_free", "sglang:mamba_available_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("state_cached", "sglang:mamba_evictable_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("state_used", "sglang:mamba_used_tokens", _GROUP, match=_TOTALS, gauge=True),
+        Series("running", "sglang:num_running_reqs", _GROUP, match=_TOTALS, gauge=True),
+        Series("cache_used", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True),
     ),
     evidence=(
         Series("answers", "sglang:http_responses_total", PROCESS),
@@ -235,6 +262,7 @@ METRIC_SCHEMA = MetricSchema(
             match=(("stage", "prefill_forward"), *_TOTALS),
             since=Since.ENTRY,
         ),
+        Series("prefill_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "prefill.*"), *_TOTALS), since=Since.ENTRY),
         Series("bare_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode_none"), *_TOTALS), since=Since.ENTRY),
         Series("retracted", "sglang:num_retracted_reqs", _GROUP, match=_TOTALS, gauge=True, over="max"),
         Series("cache_use", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True, over="max", since=Since.ENTRY),

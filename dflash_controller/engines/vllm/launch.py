@@ -15,13 +15,14 @@ from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.options import OPTIONS
-from dflash_controller.engines.protocol import Launch, LaunchRequest, Probes, ReleaseProfile
+from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
+from dflash_controller.engines.vllm.memory import estimate, graph_memory, held_per_request
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
 from dflash_controller.engines.vllm.probe import VllmReading
 from dflash_controller.engines.vllm.rules import BACKEND, RULES
-from dflash_controller.engines.vllm.sizes import TOKENS, capture_size, safe_token_budget
+from dflash_controller.engines.vllm.sizes import TOKENS, capture_sizes, safe_token_budget
 
 _MASTER_PORT = 29500
 
@@ -66,6 +67,18 @@ class VLLM:
             problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
         return broken_rules(read(request, _arguments(request, _leader(request))[1:], OPTIONS["vllm"]), RULES, problems)
 
+    def fit(self, request: LaunchRequest) -> Fit | None:
+        """See Engine."""
+        return estimate(request)
+
+    def slots_per_request(self, request: LaunchRequest) -> int:
+        """vLLM's cache holds state and keys alike, in blocks."""
+        return 0
+
+    def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
+        """See Engine."""
+        return held_per_request(request, context)
+
     def launch(self, request: LaunchRequest) -> Launch:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""
         if problems := self.problems(request):
@@ -75,7 +88,7 @@ class VLLM:
             command=("vllm", "serve"),
             args=_arguments(request, _leader(request)),
             worker_args=_arguments(request, worker) if request.nodes > 1 else (),
-            env=variables(request.recommended_args),
+            env=variables(request.recommended_args) | graph_memory(request),
         )
 
 
@@ -123,7 +136,8 @@ def _owned(request: LaunchRequest, distributed: list[Flag]) -> list[Flag]:
     ]
     if config := _speculative_config(request):
         flags.append(Flag("--speculative-config", literal(config)))
-    capture = json.dumps({"max_cudagraph_capture_size": capture_size(request)}, separators=(",", ":"))
+    sizes = capture_sizes(request, integer(index(parsed(request.extra_args)).get(TOKENS, "")))
+    capture = json.dumps({"cudagraph_capture_sizes": sizes, "max_cudagraph_capture_size": sizes[-1]}, separators=(",", ":"))
     return [
         *flags,
         Flag("--max-num-seqs", str(request.max_concurrency)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
-from dflash_controller.model.measurement import Measurement, Value
+from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
 from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
+from dflash_controller.model.step_gaps import decode_step_s, prefill_steps
 
 _GROUP = Scope("data-parallel group", groups=("engine",))
 """The engine core of each group exports it once, whatever its tensor and pipeline ranks; ``engine`` is the group's number
@@ -27,6 +28,8 @@ def _load(sums: Sums, speculation_on: bool) -> EngineLoad:
         block_size=_block(sums, len(sums.parts("accepted_at"))),
         concurrency=_concurrency(sums),
         step_time_s=sums.ratio("step_seconds", "request_steps"),
+        state_slots=NO_SERIES,
+        holds=sums.holds(),
     )
 
 
@@ -108,7 +111,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAccepta
         name: window.deltas.get(LabelledMetric(name), 0.0)
         for name in (
             *("drafts", "draft_tokens", "accepted", "prompt", "cached", "preemptions"),
-            *("requests", "ended_prompt", "ended_generated"),
+            *("requests", "ended_prompt", "ended_generated", "entered"),
         )
     }
     drafts = moved["drafts"] if speculation_on else 0.0
@@ -139,7 +142,17 @@ def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAccepta
         prefilled=max(0.0, moved["prompt"] - moved["cached"]),
         excluded=crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
         ended=ended,
+        prefill_s=_prefill_s(window, seconds, request_steps, passes, moved["entered"]),
     )
+
+
+def _prefill_s(window: CounterWindow, seconds: float, request_steps: float, passes: float, entered: float) -> float | None:
+    """What steps that prefill lasted beyond decoding; 0 where no request entered."""
+    gaps = {float(cell.part): value for cell, value in window.deltas.items() if cell.quantity == "gaps"}
+    if entered <= 0:
+        return 0.0 if gaps else None
+    decode_s = decode_step_s(seconds, gaps, prefill_steps(entered, passes))
+    return None if decode_s is None else (seconds / request_steps - decode_s) * passes
 
 
 METRIC_SCHEMA = MetricSchema(
@@ -159,6 +172,8 @@ METRIC_SCHEMA = MetricSchema(
         Series("request_steps", "vllm:inter_token_latency_seconds_count", _GROUP, since=Since.START),
         Series("steps", "vllm:iteration_tokens_total_count", _ENGINE, since=Since.START),
         Series("requests", "vllm:request_success_total", _GROUP, since=Since.START),
+        Series("running", "vllm:num_requests_running", _GROUP, gauge=True),
+        Series("cache_used", "vllm:kv_cache_usage_perc", _ENGINE, gauge=True),
     ),
     evidence=(
         Series("errors", "vllm:request_success_total", _GROUP, match=(("finished_reason", "error"),), since=Since.START),
@@ -188,6 +203,8 @@ METRIC_SCHEMA = MetricSchema(
         Series("ended_prompt", "vllm:request_prompt_tokens_sum", _GROUP, since=Since.START),
         Series("ended_generated", "vllm:request_generation_tokens_sum", _GROUP, since=Since.START),
         Series("lived_seconds", "vllm:request_decode_time_seconds_sum", _GROUP, since=Since.START),
+        Series("entered", "vllm:time_to_first_token_seconds_count", _GROUP, since=Since.START),
+        Series("gaps", "vllm:inter_token_latency_seconds_bucket", _GROUP, by="le"),
         Series("preemptions", "vllm:num_preemptions_total", _GROUP, since=Since.START),
         Series("cache_use", "vllm:kv_cache_usage_perc", _ENGINE, gauge=True, over="max", since=Since.START),
         Series("waiting", "vllm:num_requests_waiting", _GROUP, gauge=True, over="min", since=Since.START),

@@ -20,9 +20,11 @@ from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.series import CounterWindow
 from dflash_controller.observe.load.littles_law import Counted, LittlesLaw
 
+MOSTLY_PREFILL = 2 / 3
+"""Of the time. What is left for decoding is then too small a difference to be told."""
 _PREFILL_SHARE = 1 / 6
-"""Of the tokens computed (prompt tokens, and those verified). Step time grows by less than their number, by its root to its 0.8th power
-where it grows at all, so a sixth of the tokens is a tenth of the time."""
+"""Where the time of prefill is not known: of the tokens computed (prompt tokens, and those verified). Step time grows by less than their
+number, by its root to its 0.8th power where it grows at all, so a sixth of the tokens is a tenth of the time."""
 _JUMP, _JUMP_REQUESTS = 1.5, 1.0
 """A load that differs by more than this factor and one request from the load sample before moved within one of the two."""
 _SKEWED = 1.15
@@ -37,6 +39,7 @@ _BRIEF = 0.25
 """Requests that last less than this part of a load sample lie in it, but for a few."""
 _WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
 """Requests waited for their turn, be it in the middle of their decoding."""
+_MOST = 0.95
 _POOLED_STEPS = 2000.0
 """Verify steps of ended requests that fix the acceptance length to some 2 % (one step's tokens scatter by 75 % of their mean)."""
 _KEPT = 40
@@ -78,6 +81,7 @@ class Follower:
                 context=seen.ended.context,
             )
         step_s, steady = self._step_time(window.seconds, seen)
+        prefill = None if seen.prefill_s is None else max(0.0, min(_MOST, seen.prefill_s / (step_s * seen.passes)))
         return LoadSample(
             at_s=end_s,
             seconds=window.seconds,
@@ -88,9 +92,10 @@ class Follower:
             committed=seen.committed,
             tokens=seen.tokens,
             survival=seen.survival,
-            excluded=seen.excluded or ("Prefill" if _prefilling(seen) else "") or ("" if steady else "Unsteady"),
+            excluded=seen.excluded or ("Prefill" if _prefilling(seen, prefill) else "") or ("" if steady else "Unsteady"),
             requests=seen.ended.requests,
             context=seen.ended.context,
+            prefill_share=round(prefill or 0.0, 4),
             inconsistent=inconsistent,
         )
 
@@ -138,6 +143,8 @@ def _near(one: float, other: float, factor: float, requests: float) -> bool:
     return high <= factor * low + requests
 
 
-def _prefilling(seen: DecodeWindow) -> bool:
+def _prefilling(seen: DecodeWindow, share: float | None) -> bool:
+    if share is not None:
+        return share > MOSTLY_PREFILL
     verified = seen.block * seen.batch * seen.passes
     return seen.prefilled > _PREFILL_SHARE * (seen.prefilled + verified)

@@ -34,6 +34,8 @@ class Target:
     """Its deployment has a candidate that is being judged: readings are kept (and asked of Prometheus)."""
     tuned: bool = False
     """Its deployment's tuning is not Off: short windows are told as spans."""
+    slots_per_request: int = 0
+    """Slots of state that the engine counts for each request; 0: none."""
 
     @property
     def key(self) -> Key:

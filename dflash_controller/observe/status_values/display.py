@@ -20,6 +20,7 @@ FIRST_SAMPLES: Mapping[str, float] = {
     "tokens_per_second": 200.0,
     "step_time_s": 200.0,
     "block_size": 0.0,
+    "request_capacity": 0.0,
 }
 """The metrics status shows, and the samples (verify steps, tokens) a first value needs: a warm-up request is no traffic."""
 _ALONG = frozenset({"step_time_s"})

@@ -11,6 +11,7 @@ from dflash_controller.analysis.verdict import MetricVerdict
 from dflash_controller.api import defaults, names
 from dflash_controller.api.conditions import Reason, shorten, timestamp
 from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.planning.revisions.capacity import effective
 from dflash_controller.planning.revisions.outcome import Phase
 from dflash_controller.planning.revisions.revision import Revision, RevisionState
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -29,10 +30,11 @@ def status(state: ReconcileState) -> dict[str, Any]:
     deployment, target, stable = state.deployment, state.target, state.stable
     shown = deployment.get("status") or {}
     in_force = stable or target
+    metrics = _metric_values(state, shown)
     return {
         "observedGeneration": deployment["metadata"].get("generation"),
         "conditions": conditions(state),
-        "notices": notices(state) or None,
+        "notices": notices(state, metrics) or None,
         "replicas": state.existing,
         "readyReplicas": state.serving,
         "serving": f"{state.serving}/{state.budget.replicas}" if state.spec is not None else shown.get("serving"),
@@ -44,7 +46,8 @@ def status(state: ReconcileState) -> dict[str, Any]:
         "drafter": in_force.resolved.drafter.model if in_force else None,
         "drafterRevision": _revision(in_force.resolved.drafter) if in_force else None,
         "startupBudgetSeconds": startup_budget_s(in_force.resolved) if in_force else None,
-        "metrics": _metric_values(state, shown),
+        "effectiveMaxConcurrency": effective(stable, metrics) if stable else None,
+        "metrics": metrics,
         "tuning": tuning_status(state),
         "rollout": _rollout(state, shown),
         "revisions": _revisions(state) or None,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions import operations
+from dflash_controller.planning.revisions import capacity, operations
 from dflash_controller.planning.revisions.diff import rendered_differently
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 NAMED = 3
 """Objects of others that the notice names."""
 
 
-def notices(state: ReconcileState) -> list[dict[str, str]]:
-    """Returns the notices, at most one per reason, in a fixed order."""
+def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """Returns the notices, at most one per reason, in a fixed order. ``metrics`` are those that the status shows of the stable revision."""
     target = state.target
     found: list[tuple[Reason, str]] = []
     if target is not None:
@@ -39,6 +40,7 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
             )
         if newer := _newer_defaults(state, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
+    found += _capacity(state, metrics)
     name = operations.pin(state.deployment)
     if name and state.pin is None:
         found.append(
@@ -63,6 +65,26 @@ def notices(state: ReconcileState) -> list[dict[str, str]]:
     if changed := foreign_template_keys(state):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
+
+
+def _capacity(state: ReconcileState, metrics: Mapping[str, Any] | None) -> Iterator[tuple[Reason, str]]:
+    """Yields what is known of the concurrency: of the stable revision what the engines say, of another one the estimate."""
+    if state.stable is not None and (message := capacity.limited(state.stable, metrics)):
+        yield Reason.CONCURRENCY_LIMITED, message
+    record = state.candidate or state.target
+    measured = state.stable is not None and record is state.stable and capacity.effective(state.stable, metrics) is not None
+    if record is not None and not measured and (message := capacity.does_not_fit(record)):
+        yield Reason.CONCURRENCY_DOES_NOT_FIT, message
+
+
+def concurrency_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tuple[Event, ...]:
+    """Returns an event for each notice about the concurrency that the status, ``shown``, has for the first time."""
+    before = {notice["reason"] for notice in (state.deployment.get("status") or {}).get("notices") or ()}
+    fresh = [notice for notice in shown.get("notices") or () if notice["reason"] in _CONCURRENCY and notice["reason"] not in before]
+    return tuple(Event("Warning", notice["reason"], notice["message"]) for notice in fresh)
+
+
+_CONCURRENCY = frozenset({Reason.CONCURRENCY_LIMITED.value, Reason.CONCURRENCY_DOES_NOT_FIT.value})
 
 
 def _ignored(state: ReconcileState) -> str | None:

@@ -37,6 +37,7 @@ def test_every_fact_has_a_source_and_a_sensible_value(pair: Pair) -> None:
     facts = {"pair", "targetBytes", "drafterBytes", "tensor"}
     facts |= {"trainedBlockSize"} if pair.trained_block_size else set()
     facts |= {"flags"} if pair.flags else set()
+    facts |= {"cache"} if pair.cache else set()
     assert set(pair.sources) == facts
     assert pair.trained_block_size in (None, 8, 10, 16)
     assert 0 < pair.drafter_bytes < pair.target_bytes
