@@ -31,7 +31,7 @@ PASS_ALPHA, FAIL_ALPHA = 0.10, 0.01
 One metric is enough to fail, so the probability of failing is split over the gating metrics. All of them must pass to promote, so each may
 use the full level (intersection-union test, Berger 1982): a candidate at the limit in one metric must still pass that one.
 """
-PASS_MIXTURE, PASS_DEADLINE, FAIL_MIXTURE = 0.11, 0.05, 2.0
+PASS_MIXTURE, PASS_DEADLINE, FAIL_MIXTURE = 0.07, 0.07, 1.5
 """Levels of the bounds with which a rollout that has a deadline keeps ``PASS_ALPHA`` and ``FAIL_ALPHA``. The last multiplies the latter.
 
 The normal mixture is made for endless evaluations. While information grows at most 600-fold, as from the first evaluation to a deadline, it
