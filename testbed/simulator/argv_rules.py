@@ -116,6 +116,10 @@ def _sglang_partitions(values: Values) -> str | None:
         return "attn_cp_size != moe_dp_size is only supported when moe_dp_size == 1"
     if values["moe_dense_tp_size"] not in (None, 1, tensor):
         return "moe_dense_tp_size only supports None, 1, or tp_size currently"
+    if values["dcp_size"] > 1 and values["enable_prefill_cp"]:
+        return "--dcp-size > 1 does not support --enable-prefill-cp."
+    if values["dcp_replicate_q_proj"] and values["dcp_comm_backend"] == "ag_rs":
+        return "--dcp-replicate-q-proj only applies to the a2a/fi_a2a DCP communication backend"
     if values["pp_size"] != 1 and values["speculative_algorithm"]:
         return "Currently DFLASH speculative decoding only supports pp_size == 1."
     if values["dwdp_size"] > 1:
