@@ -333,12 +333,12 @@ def _listen(line: CommandLine) -> Iterator[Broken]:
 RULES: tuple[Rule, ...] = (
     _ranks,
     _experts,
+    _linear_family,
     _needs,
     _attention_data_parallel,
     _gpu,
     _attention,
     _mamba,
-    _linear_family,
     _linear_state,
     _drafting,
     _cache,
