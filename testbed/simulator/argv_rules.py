@@ -66,6 +66,7 @@ def _sglang(release: str, values: Values, facts: Mapping[str, Any], host: Host) 
     found = (
         _sglang_attention(now, values, host)
         or _sglang_partitions(values)
+        or _sglang_experts(values, host)
         or _sglang_mamba(now, values, host)
         or _sglang_cache(values, host)
         or _sglang_scheduling(now, values)
@@ -124,6 +125,14 @@ def _sglang_partitions(values: Values) -> str | None:
         return "Currently DFLASH speculative decoding only supports pp_size == 1."
     if values["dwdp_size"] > 1:
         return "DWDP does not support speculative decoding (MTP/draft workers)"
+    return None
+
+
+def _sglang_experts(values: Values, host: Host) -> str | None:
+    """Targets with experts must be of an architecture in SGLang's own lists, which no fact of ``host`` tells."""
+    backend = values["moe_a2a_backend"]
+    if backend in ("deepep_v2", "flashinfer_megamoe") and host.mixture_of_experts is False:
+        return f"{backend} MoE is not validated for this model architecture."
     return None
 
 
