@@ -296,6 +296,22 @@ COMBINATIONS: tuple[Combination, ...] = (
     Combination("sglang", ("--moe-dp-size=2",), "--moe-dp-size", "moe_dp_size", tensor=2),
     Combination("sglang", ("--dcp-size=2",), "does not divide"),
     Combination("sglang", ("--moe-dense-tp-size=2",), "--moe-dense-tp-size", "moe_dense_tp_size", tensor=4),
+    Combination(
+        "sglang",
+        ("--dcp-size=2", "--enable-prefill-cp", "--cp-strategy=zigzag"),
+        "does not work with --dcp-size",
+        "--enable-prefill-cp",
+        tensor=2,
+        remedied=("--dcp-size=2",),
+    ),
+    Combination(
+        "sglang",
+        ("--dcp-size=2", "--dcp-replicate-q-proj", "--dcp-comm-backend=ag_rs"),
+        "--dcp-comm-backend",
+        "a2a/fi_a2a",
+        tensor=2,
+        remedied=("--dcp-size=2", "--dcp-replicate-q-proj", "--dcp-comm-backend=a2a"),
+    ),
     Combination("sglang", ("--dwdp-size=2",), "outside the GPUs", "", tensor=2),
     Combination("sglang", ("--base-gpu-id=1",), "outside the GPUs"),
     Combination(

@@ -66,6 +66,7 @@ def _sglang(release: str, values: Values, facts: Mapping[str, Any], host: Host) 
     found = (
         _sglang_attention(now, values, host)
         or _sglang_partitions(values)
+        or _sglang_experts(values, host)
         or _sglang_mamba(now, values, host)
         or _sglang_cache(values, host)
         or _sglang_scheduling(now, values)
@@ -116,10 +117,22 @@ def _sglang_partitions(values: Values) -> str | None:
         return "attn_cp_size != moe_dp_size is only supported when moe_dp_size == 1"
     if values["moe_dense_tp_size"] not in (None, 1, tensor):
         return "moe_dense_tp_size only supports None, 1, or tp_size currently"
+    if values["dcp_size"] > 1 and values["enable_prefill_cp"]:
+        return "--dcp-size > 1 does not support --enable-prefill-cp."
+    if values["dcp_replicate_q_proj"] and values["dcp_comm_backend"] == "ag_rs":
+        return "--dcp-replicate-q-proj only applies to the a2a/fi_a2a DCP communication backend"
     if values["pp_size"] != 1 and values["speculative_algorithm"]:
         return "Currently DFLASH speculative decoding only supports pp_size == 1."
     if values["dwdp_size"] > 1:
         return "DWDP does not support speculative decoding (MTP/draft workers)"
+    return None
+
+
+def _sglang_experts(values: Values, host: Host) -> str | None:
+    """Targets with experts must be of an architecture in SGLang's own lists, which no fact of ``host`` tells."""
+    backend = values["moe_a2a_backend"]
+    if backend in ("deepep_v2", "flashinfer_megamoe") and host.mixture_of_experts is False:
+        return f"{backend} MoE is not validated for this model architecture."
     return None
 
 

@@ -97,6 +97,12 @@ def _ranks(line: CommandLine) -> Iterator[Broken]:
         yield Broken(("--moe-dp-size", "--ep-size"), message, "Change one of them")
     if size("--moe-dp-size") not in (1, size("--attn-cp-size")):
         yield Broken(("--moe-dp-size",), "--moe-dp-size must be 1 or equal --attn-cp-size", "Remove --moe-dp-size")
+    if size("--dcp-size") > 1 and line.on("--enable-prefill-cp"):
+        message = "--enable-prefill-cp does not work with --dcp-size"
+        yield Broken(("--enable-prefill-cp", "--dcp-size"), message, "Remove one of them")
+    if line.on("--dcp-replicate-q-proj") and line.get("--dcp-comm-backend") == "ag_rs":
+        message = "--dcp-replicate-q-proj does not work with --dcp-comm-backend=ag_rs"
+        yield Broken(("--dcp-replicate-q-proj", "--dcp-comm-backend"), message, "Use --dcp-comm-backend=a2a")
     if size("--moe-dense-tp-size") not in (1, tensor):
         yield Broken(("--moe-dense-tp-size",), f"--moe-dense-tp-size must be 1 or {tensor}", "Use 1 or remove --moe-dense-tp-size")
 
@@ -327,12 +333,12 @@ def _listen(line: CommandLine) -> Iterator[Broken]:
 RULES: tuple[Rule, ...] = (
     _ranks,
     _experts,
+    _linear_family,
     _needs,
     _attention_data_parallel,
     _gpu,
     _attention,
     _mamba,
-    _linear_family,
     _linear_state,
     _drafting,
     _cache,

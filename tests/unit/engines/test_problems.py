@@ -211,6 +211,14 @@ def test_one_cause_is_one_problem(extra: tuple[str, ...], changes: dict[str, Any
     assert message in only("sglang", SGLANG, extra_args=extra, **changes).message
 
 
+def test_the_advice_for_a_prefill_kernel_suits_the_target() -> None:
+    """A gated delta net has no use for it in any phase; Kimi delta attention has, for prefill."""
+    extra = ("--linear-attn-decode-backend=flashkda",)
+    assert only("sglang", SGLANG, extra_args=extra, gpu_product=H100).remedy == "Remove --linear-attn-decode-backend."
+    kimi = only("sglang", SGLANG, extra_args=extra, gpu_product=H100, served_model_name="moonshotai/Kimi-Linear-48B-A3B-Instruct")
+    assert kimi.remedy == "Set --linear-attn-prefill-backend instead."
+
+
 def test_two_causes_on_one_flag_are_two_problems() -> None:
     """Without the overlap schedule the strategy would still not suit the back end."""
     found = problems("sglang", SGLANG, extra_args=("--mamba-radix-cache-strategy=no_buffer",))

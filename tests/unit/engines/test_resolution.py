@@ -9,6 +9,7 @@ from typing import Any
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Fixed
 from dflash_controller.catalog import Catalog
+from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve
 from tests.support.releases import default_release
 from tests.support.render_inputs import NAMESPACE, deployment, parsed, resolved
@@ -140,3 +141,13 @@ def test_the_launch_request_carries_speculation_and_drain() -> None:
     assert request.speculation == Fixed(8)
     assert request.shutdown_timeout_s == facts.drain_s
     assert request.metric_labels == {"dflash_deployment": "qwen", "dflash_namespace": NAMESPACE}
+
+
+def test_the_engine_is_asked_with_what_is_known_of_the_target_s_experts() -> None:
+    extra = {"name": "vllm", "extraArgs": ["--enable-expert-parallel"]}
+    dense = resolved(deployment(target={"model": "Qwen/Qwen3-8B"}, engine=extra)).launch_request(Fixed(16))
+    assert dense.mixture_of_experts is False
+    [problem] = ENGINES["vllm"].problems(dense)
+    assert "spec.target.mixtureOfExperts" in problem.remedy
+    said = resolved(deployment(target={"model": "Qwen/Qwen3-8B", "mixtureOfExperts": True}, engine=extra)).launch_request(Fixed(16))
+    assert ENGINES["vllm"].problems(said) == []
