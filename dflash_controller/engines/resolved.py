@@ -129,6 +129,7 @@ class Resolved:
             metric_labels=self.metric_labels,
             shutdown_timeout_s=self.drain_s,
             cache=self.cache,
+            kv_heads=self.cache.kv_heads if self.cache else None,
             weight_bytes=self.weight_bytes if self.weights_known else 0,
             pod_ip_families=self.defaults.pod_ip_families,
             mixture_of_experts=self.mixture_of_experts,
