@@ -26,6 +26,7 @@ PODS = ("0", "1")
 SAID: Mapping[str, tuple[str, ...]] = {
     "role": ("stable", "candidate"),
     "phase": ("Preparing", "Completed"),
+    "origin": ("User", "Tuner"),
     "verdict": ("Inconclusive", "Successful"),
     "metric": ("speed", "errors"),
     "side": ("candidate", "stable", "limit"),
