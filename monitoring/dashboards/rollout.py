@@ -106,7 +106,7 @@ def _now() -> Rows:
             one(
                 "Traffic on the candidate",
                 "Share of the requests finished in the last two minutes; the largest of the selected deployments. The share of one"
-                " replica is normal. It rises for two minutes although the traffic does not change: a new pod counts in full only then.",
+                f" replica is normal. {samples.OVER_PODS}",
                 "percentunit",
                 f"max({share()})",
                 span=7,
