@@ -164,7 +164,7 @@ class Reconciler:
         rollout = status.get("rollout") or {}
         # A first revision was never a candidate, so its history names nobody who asked: it is in the spec.
         asked = {record.name: (record.hash, record.origin or Origin.USER) for record in stored.records}
-        rolled_out, origin = asked.get(rollout.get("revision"), ("", ""))
+        rolled_out, origin = asked.get(rollout.get("revision") or "", ("", ""))
         starts = [
             (pod.ready_since - pod.created_at).total_seconds()
             for pod in snapshot.pods

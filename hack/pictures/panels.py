@@ -263,7 +263,7 @@ def properties_by_field(overrides: Sequence[Mapping[str, Any]]) -> dict[str, lis
 def _height_inches(axes: Axes) -> float:
     figure = axes.get_figure()
     assert figure is not None
-    return float(axes.get_position().height * figure.get_size_inches()[1])
+    return float(axes.bbox.height / figure.dpi)
 
 
 def _columns(panel: Panel) -> dict[str, str]:
