@@ -16,6 +16,7 @@ from dflash_controller.api.conditions import ConditionStatus, ConditionType, Rea
 from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.status import RevisionState, RolloutPhase, TuningState, Verdict
 from dflash_controller.engines import ENGINES
+from dflash_controller.planning.revisions.revision import Origin
 
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
@@ -42,6 +43,7 @@ LABELS: Mapping[str, Label] = {
         "block size that pods are configured with (off: speculation is off) or would have (1: off)", r"(schedule-)?\d+|off"
     ),
     "role": Label("what a revision is to its deployment", _words(*(state.lower() for state in get_args(RevisionState)))),
+    "origin": Label("who asked for a revision", _words(*(origin.value for origin in Origin))),
     "phase": Label("phase of a rollout", _words("None", *get_args(RolloutPhase))),
     "metric": Label(
         "metric on which candidate and stable are compared", _words(*GATE_SPECS, *PROBE_METRICS.values(), TEXT, positions.METRIC)

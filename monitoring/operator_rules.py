@@ -11,6 +11,7 @@ from monitoring.rule import DEPLOYMENT, REVISION_INFO, Rule, listed
 NORMALISED = {
     REVISION_INFO: (*DEPLOYMENT, "revision", "role"),
     "dflash:rollout_phase": (*DEPLOYMENT, "phase"),
+    "dflash:rollout_info": (*DEPLOYMENT, "revision", "origin"),
     "dflash:rollout_verdict": (*DEPLOYMENT, "metric", "verdict"),
     "dflash:rollout_metric": (*DEPLOYMENT, "metric", "side"),
     "dflash:tuner_state": (*DEPLOYMENT, "state", "reason"),

@@ -110,6 +110,7 @@ MEANINGS = {
     # What the operator exports, in the deployment's own namespace
     "dflash:revision_info": "Always 1: what a revision is (role: stable, candidate, failed, superseded, retired).",
     "dflash:rollout_phase": "Always 1: the phase a rollout is in.",
+    "dflash:rollout_info": "Always 1: the revision of the newest rollout, and who asked for it (origin: User, Tuner, Rollback).",
     "dflash:rollout_verdict": "Always 1: the last verdict on a metric.",
     "dflash:rollout_metric": "What it compared (side: candidate, stable, limit), in the metric's unit.",
     "dflash:tuner_state": "Always 1: what the tuner does, and why.",

@@ -22,6 +22,8 @@ _BURN_SOURCE = (
 )
 
 
+FAILING = 0.05
+"""Share of failed requests from which a deployment is failing."""
 _BLIND = "MetricsMissing|MetricsIncomplete|MetricsStale|MetricsUnreachable|PrometheusRequired|PrometheusError"
 """Reasons of MetricsAvailable that are failures; NoPods is none."""
 
@@ -80,7 +82,9 @@ def load() -> list[Alert]:
         ),
         Alert(
             name="DFlashRequestsFailing",
-            expr=f"sum_over_time({failed}[5m]) / sum_over_time({requests}[5m]) > 0.05\nand 300 * avg_over_time({requests}[5m]) >= 20",
+            expr=(
+                f"sum_over_time({failed}[5m]) / sum_over_time({requests}[5m]) > {FAILING:g}\nand 300 * avg_over_time({requests}[5m]) >= 20"
+            ),
             hold="5m",
             severity="critical",
             summary=f"{DEPLOYMENT}: {{{{ $value | humanizePercentage }}}} of requests fail",

@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -15,6 +15,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from dflash_controller import __version__
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.status import RolloutPhase
 from dflash_controller.cluster.kinds import OPTIONAL, Kind
 from dflash_controller.model.snapshot import Key
 from dflash_controller.planning.status.tuning import reported_decision
@@ -22,7 +24,26 @@ from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Tun
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
-
+RESULTS = ("success", "conflict", "error")
+"""How a reconcile can end."""
+PHASES = ("None", *get_args(RolloutPhase))
+"""Phases that a deployment can be in; ``None`` before its first rollout."""
+DECISIONS = (
+    Reason.TUNING_OFF,
+    Reason.FROZEN,
+    Reason.METRICS_MISSING,
+    Reason.REPLICA_LEAVING,
+    Reason.TOO_FEW_REPLICAS,
+    Reason.LOAD_UNCERTAIN,
+    Reason.LEARNING,
+    Reason.MODEL_MISMATCH,
+    Reason.TUNED,
+    Reason.GAIN_TOO_SMALL,
+    Reason.DWELLING,
+    Reason.CHANGES_EXHAUSTED,
+    Reason.DOWNTIME_NOT_ALLOWED,
+)
+"""Reasons of the tuner's decisions."""
 _OF = ("namespace", "deployment")
 
 
@@ -47,16 +68,25 @@ class StatusMetrics:
     """Longest time in seconds that a serving pod took from creation to Ready. None if no pod serves or all have restarted since."""
     max_concurrency: Mapping[str, int] = field(default_factory=dict)
     """Requests that one replica serves at once under the keys ``asked`` and, once the engine has said, ``effective``."""
+    rolled_out: str = ""
+    """The revision of the newest rollout; empty before the first."""
+    origin: str = ""
+    """Who asked for that revision: ``User``, ``Tuner`` or ``Rollback``."""
 
 
 class Metrics:
-    """All metrics of ``/metrics``. The series of a deployment exist as long as the deployment: see ``forget``."""
+    """All metrics of ``/metrics``. The series of a deployment exist as long as the deployment: see ``forget``.
+
+    A counter whose label has a closed set of values has all its series from the start. Prometheus' ``rate`` and ``increase`` compare two
+    samples, so they would miss the first count of a series that begins at 1.
+    """
 
     def __init__(self, lease: str = "") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._reconciles = Counter("dflash_reconcile_total", "Reconciles by how they ended.", ["result"], registry=self.registry)
+        _begin(self._reconciles, RESULTS)
         self._errors = Counter(
             "dflash_reconcile_errors_total", "Failed reconciles by the kind of failure.", ["error"], registry=self.registry
         )
@@ -85,12 +115,14 @@ class Metrics:
         build = Gauge("dflash_build_info", "Always 1; the labels tell the version.", ["version", "python"], registry=self.registry)
         build.labels(__version__, platform.python_version()).set(1)
         self._phases = Counter("dflash_rollout_phases_total", "Phases that rollouts reached.", ["phase"], registry=self.registry)
+        _begin(self._phases, PHASES)
         self._decisions = Counter(
             "dflash_tuner_decisions_total",
             "Decisions of the tuner that differ from the one before, by reason.",
             ["reason"],
             registry=self.registry,
         )
+        _begin(self._decisions, DECISIONS)
         self._deployments = _Deployments()
         self.registry.register(self._deployments)
 
@@ -155,6 +187,12 @@ class Metrics:
     def page(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+def _begin(counter: Counter, values: Iterable[str]) -> None:
+    """Creates the series of a counter with one label, at 0."""
+    for value in values:
+        counter.labels(value)
 
 
 class _Deployments(Collector):
@@ -223,6 +261,11 @@ class _Deployments(Collector):
 
     def _rollouts(self) -> Iterator[Metric]:
         phases = GaugeMetricFamily("dflash_rollout_phase", "Always 1; the phase of a rollout.", labels=[*_OF, "phase"])
+        infos = GaugeMetricFamily(
+            "dflash_rollout_info",
+            "Always 1; the revision of the newest rollout, and who asked for it.",
+            labels=[*_OF, "revision", "origin"],
+        )
         verdicts = GaugeMetricFamily("dflash_rollout_verdict", "Always 1; the verdict on a metric.", labels=[*_OF, "metric", "verdict"])
         metric_values = GaugeMetricFamily(
             "dflash_rollout_metric",
@@ -231,12 +274,14 @@ class _Deployments(Collector):
         )
         for key, shown in sorted(self.shown.items()):
             phases.add_metric([key.namespace, key.name, shown.phase], 1)
+            if shown.rolled_out:
+                infos.add_metric([key.namespace, key.name, shown.rolled_out, shown.origin], 1)
             for item in shown.analysis:
                 verdicts.add_metric([key.namespace, key.name, item["metric"], item["verdict"]], 1)
                 for side in ("candidate", "stable", "limit"):
                     if item.get(side) is not None:
                         metric_values.add_metric([key.namespace, key.name, item["metric"], side], item[side])
-        yield from (phases, verdicts, metric_values)
+        yield from (phases, infos, verdicts, metric_values)
 
     def _tuner(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("dflash_tuner_state", "Always 1; what the tuner does, and why.", labels=[*_OF, "state", "reason"])

@@ -14,6 +14,7 @@ from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.planner import decide
+from dflash_controller.planning.revisions.revision import Origin
 from dflash_controller.planning.revisions.roles import StoredRevisions, read_stored
 from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
@@ -162,6 +163,9 @@ class Reconciler:
             for record in stored.records
         }
         rollout = status.get("rollout") or {}
+        # A first revision was never a candidate, so its history names nobody who asked: it is in the spec.
+        asked = {record.name: (record.hash, record.origin or Origin.USER) for record in stored.records}
+        rolled_out, origin = asked.get(rollout.get("revision") or "", ("", ""))
         starts = [
             (pod.ready_since - pod.created_at).total_seconds()
             for pod in snapshot.pods
@@ -173,6 +177,8 @@ class Reconciler:
             analysis=rollout.get("analysis") or (),
             conditions=status.get("conditions") or (),
             notices=status.get("notices") or (),
+            rolled_out=rolled_out,
+            origin=origin,
             replicas={"desired": (deployment.get("spec") or {}).get("replicas", 1), "serving": status.get("readyReplicas") or 0},
             max_concurrency=_max_concurrency(stored, status),
             startup_budget_s=status.get("startupBudgetSeconds"),

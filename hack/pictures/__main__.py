@@ -10,6 +10,7 @@ import argparse
 import io
 import math
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,7 +166,8 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
     grid = answer.panel.spec["gridPos"]
     width = 24 * INCH
     left, top = grid["x"] * INCH, HEAD_INCH + grid["y"] * ROW_INCH
-    figure.text((left + 0.12) / width, 1 - (top + 0.13) / height, _short(answer.panel, grid["w"]), fontsize=7, weight="bold", va="center")
+    # A title in two lines begins where one in one line would.
+    figure.text((left + 0.12) / width, 1 - (top + 0.05) / height, _short(answer.panel, grid["w"]), fontsize=7, weight="bold", va="top")
     wide, deep = grid["w"] * INCH, grid["h"] * ROW_INCH
     margins = {"stat": (0.05, 0.05), "table": (0.1, 0.05), "bargauge": (1.6, 0.1), "state-timeline": (0.9, 0.45)}
     at_left, below = margins.get(answer.panel.kind, (0.55, 0.62))
@@ -179,7 +181,10 @@ def _place(figure: Figure, answer: Answer, height: float) -> None:
 
 
 def _short(panel: Panel, columns: int) -> str:
+    """Returns the title: of a number in two lines if it is long, of others cut off."""
     most = int(columns * INCH * 13)
+    if panel.kind == "stat":
+        return textwrap.fill(panel.title, most, max_lines=2, placeholder="…")
     return panel.title if len(panel.title) <= most else panel.title[: most - 1] + "…"
 
 

@@ -16,7 +16,8 @@ from monitoring.dashboards.queries import Panel
 
 MOST_SERIES = 10
 """Maximum series in a legend; Grafana would scroll."""
-MOST_ROWS = 9
+CELL_INCH = 0.2
+"""Height in inches of a table's row."""
 PALETTE = (
     "#3274d9",
     "#56a64b",
@@ -88,12 +89,16 @@ def draw(axes: Axes, answer: Answer) -> None:
 
 
 def _stat(axes: Axes, answer: Answer) -> None:
-    value = float(answer.lines[0].values[-1])
+    """Draws one number, or one for each series with its name above it, as Grafana does."""
     decimals = answer.panel.spec["fieldConfig"]["defaults"].get("decimals")
-    color = color_of(level_color(answer.levels, value))
-    axes.text(
-        0.5, 0.45, value_text(value, answer.unit, decimals), ha="center", va="center", fontsize=17, color=color, transform=axes.transAxes
-    )
+    lines = sorted(answer.lines, key=answer.legend)
+    for place, line in enumerate(lines):
+        value, across = float(line.values[-1]), (place + 0.5) / len(lines)
+        color = color_of(level_color(answer.levels, value))
+        shown, size = value_text(value, answer.unit, decimals), 17 if len(lines) == 1 else 12
+        axes.text(across, 0.4, shown, ha="center", va="center", fontsize=size, color=color, transform=axes.transAxes)
+        if len(lines) > 1:
+            axes.text(across, 0.75, answer.legend(line), ha="center", va="center", fontsize=5.5, transform=axes.transAxes)
     axes.axis("off")
 
 
@@ -209,7 +214,7 @@ def _table(axes: Axes, answer: Answer) -> None:
     names = _columns(answer.panel)
     found: list[dict[str, str]] = []
     colors: dict[tuple[str, str], str] = {}
-    units = {item["matcher"]["options"]: item["properties"] for item in answer.panel.spec["fieldConfig"]["overrides"]}
+    units = properties_by_field(answer.panel.spec["fieldConfig"]["overrides"])
     for line in answer.lines:
         own = {names[label]: value for label, value in line.labels.items() if label in names}
         number = names.get("Value" if len(answer.panel.queries) == 1 else f"Value #{line.ref}")
@@ -231,7 +236,8 @@ def _table(axes: Axes, answer: Answer) -> None:
             colors |= {(head, word): str(shown["color"]) for word, shown in mapping[0]["options"].items()}
     order = [by["displayName"] for by in answer.panel.spec["options"].get("sortBy", ())]
     found.sort(key=lambda row: [row.get(name, "") for name in order])
-    cells = [[row.get(head, "") for head in heads] for row in found[:MOST_ROWS]]
+    height = CELL_INCH / _height_inches(axes)
+    cells = [[row.get(head, "") for head in heads] for row in found[: int(1 / height) - 1]]
     widths = [max(len(text) for text in (head, *(row[place] for row in cells))) + 2 for place, head in enumerate(heads)]
     made = axes.table(
         cells, colLabels=heads, colWidths=[width / sum(widths) for width in widths], loc="upper left", cellLoc="left", edges="horizontal"
@@ -239,11 +245,25 @@ def _table(axes: Axes, answer: Answer) -> None:
     made.auto_set_font_size(False)
     made.set_fontsize(6)
     for (place, column), cell in made.get_celld().items():
-        cell.set_height(0.1)
+        cell.set_height(height)
         cell.set_edgecolor(GRID)
         color = colors.get((heads[column], cell.get_text().get_text()), "text") if place else "text"
         cell.set_text_props(color=color_of(color), weight="bold" if place == 0 else "normal")
     axes.axis("off")
+
+
+def properties_by_field(overrides: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Returns the properties that all overrides of a field set together; a field may have several."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for item in overrides:
+        found.setdefault(item["matcher"]["options"], []).extend(item["properties"])
+    return found
+
+
+def _height_inches(axes: Axes) -> float:
+    figure = axes.get_figure()
+    assert figure is not None
+    return float(axes.bbox.height / figure.dpi)
 
 
 def _columns(panel: Panel) -> dict[str, str]:

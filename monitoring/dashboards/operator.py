@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from monitoring.dashboards.build import Rows, dashboard, operator_variable, page, runbook, selected, source_variable
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
+from monitoring.dashboards.samples import BUCKETS
 
 UID = "dflash-operator"
 MINE = 'namespace=~"$operator"'
@@ -108,7 +109,11 @@ def _reconciles() -> Rows:
                 span=8,
             ),
             lines(
-                "Time of a reconcile", "From a snapshot to the last write.", "s", *quantiles("dflash_reconcile_duration_seconds"), span=8
+                "Time of a reconcile",
+                f"From a snapshot to the last write. {BUCKETS}",
+                "s",
+                *quantiles("dflash_reconcile_duration_seconds"),
+                span=8,
             ),
             lines(
                 "Failed reconciles by error",
@@ -136,7 +141,7 @@ def _queue() -> Rows:
             lines("Oldest", "How long the oldest of them has been due.", "s", Query(oldest, "oldest"), span=8, levels=late).links(
                 [runbook("reconcile-backlog")]
             ),
-            lines("Wait", "Time from due until a worker takes it.", "s", *quantiles("dflash_workqueue_wait_seconds"), span=8),
+            lines("Wait", f"Time from due until a worker takes it. {BUCKETS}", "s", *quantiles("dflash_workqueue_wait_seconds"), span=8),
         ],
     )
 
@@ -147,7 +152,8 @@ def _requests() -> Rows:
         [
             lines(
                 "Requests by verb",
-                "Requests per second to the API server; without changes there are no writes.",
+                "Requests per second to the API server. Without changes there are no writes, except the leader's renewal of the Lease every"
+                " 2 seconds (update, 0.5 per second).",
                 "reqps",
                 Query(rate("dflash_api_requests_total", "verb", "kind", "code"), "{{verb}}"),
                 span=8,
@@ -159,17 +165,20 @@ def _requests() -> Rows:
                 Query(rate("dflash_api_requests_total", "code", "kind", "verb"), "{{code}}"),
                 span=8,
             ),
-            lines("Time of a request, p95", "By verb.", "s", quantiles("dflash_api_request_duration_seconds", "verb")[1], span=8),
+            lines(
+                "Time of a request, p95", f"By verb. {BUCKETS}", "s", quantiles("dflash_api_request_duration_seconds", "verb")[1], span=8
+            ),
             lines(
                 "Age of the newest event",
-                "Time since the last watch event of each kind. Long is normal for kinds that rarely change; if all grow together, the"
-                " watches are dead.",
+                "Time since the last watch event of each kind. Long is normal for kinds that rarely change; in a quiet cluster all"
+                " grow together. The watches are dead only if changes happen meanwhile, or if *Since the last full list* passes 6 minutes"
+                " too.",
                 "s",
                 Query(f"time() - max by (kind) ({mine('dflash_last_event_timestamp_seconds')} > 0)", "{{kind}}"),
             ).links([runbook("watch-stale")]),
             lines(
                 "Since the last full list",
-                "A saw tooth with the interval of the list; if it grows beyond that, lists fail.",
+                "A saw tooth with the interval of the list, by default 5 minutes; if it grows beyond 6, lists fail.",
                 "s",
                 Query(f"time() - min({mine('dflash_last_resync_timestamp_seconds')} > 0)", "age"),
                 levels=[(None, "transparent"), (1200.0, "red")],

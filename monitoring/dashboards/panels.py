@@ -43,12 +43,17 @@ class Column:
 
     title: str
     expr: str
-    unit: str = "short"
+    unit: str = "none"
+    """Of the number. ``short`` writes thousands as K, so it may not be rounded to whole ones: 2,520 would be 3 K."""
     label: str = ""
     decimals: int | None = None
     levels: Levels = ()
     colors: Mapping[str, str] = field(default_factory=dict)
     """Colors of words that the column shows."""
+
+    def __post_init__(self) -> None:
+        if self.unit == "short" and self.decimals == 0:
+            raise ValueError(f"{self.title}: thousands without decimals cannot be compared")
 
     @property
     def field(self) -> str:
@@ -76,15 +81,20 @@ def one(
     span: int = 4,
     decimals: int | None = None,
     nothing: str = "",
+    legend: str = "",
 ) -> stat.Panel:
-    """Returns a panel with a single current number; ``nothing`` is the text shown without one."""
+    """Returns a panel with a single current number, or one for each series if ``legend`` names them; ``nothing`` is the text without one.
+
+    A number for several deployments is the worst of them, or a sum of all; a mean, or a share of all requests, would hide the one that
+    is broken.
+    """
     panel = (
         stat.Panel()
         .title(title)
         .description(description)
         .unit(unit)
         .datasource(DATASOURCE)
-        .with_target(_target(Query(expr, title)).instant())
+        .with_target(_target(Query(expr, legend or title)).instant())
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .color_mode(common_models.BigValueColorMode.VALUE)
@@ -226,8 +236,10 @@ def rows(
     order: str = "",
     span: int = 24,
     height: int = HEIGHT,
+    nothing: str = "",
 ) -> table.Panel:
-    """Returns a table with one row for each set of ``keys``, sorted by the column ``order``. ``links`` belong to the cells of a column.
+    """Returns a table with one row for each set of ``keys``, sorted by the column ``order``. ``links`` belong to the cells of a column;
+    ``nothing`` is the text shown without rows.
 
     Grafana's merge splits a row where queries differ in the value of a label that they share. So every query is aggregated by exactly the
     keys, and a column that shows a label gives it a name of its own. Raises ValueError if two columns would have one name.
@@ -264,6 +276,9 @@ def rows(
         panel.override_by_name(column.title, wanted)
     for name, link in (links or {}).items():
         panel.override_by_name(name, [models.DynamicConfigValue("links", [link])])
+    if nothing:
+        # Grafana would show it in every empty cell too.
+        panel.no_value(nothing).override_by_regexp(".*", [models.DynamicConfigValue("noValue", "")])
     if order:
         panel.sort_by([common.TableSortByFieldState().display_name(order).desc(False)])
     return panel

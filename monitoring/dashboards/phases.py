@@ -22,6 +22,8 @@ PHASE_COLORS = {
     "Superseded": "#808080",
     "Suspended": "yellow",
 }
+TUNED_TOO = "A change of block size by the tuner is a rollout too."
+"""What every panel says that shows the phases of rollouts over time."""
 TUNER_STATES = get_args(TuningState)
 TUNER_COLORS = {"Off": "#808080", "Learning": "light-blue", "Advising": "blue", "Tuning": "green", "Frozen": "purple", "Held": "orange"}
 

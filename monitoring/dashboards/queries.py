@@ -14,6 +14,7 @@ _VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")
 _LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 EMPTY_BY_NATURE: Mapping[tuple[str, str], str] = {
+    ("dflash-fleet", "annotation Revision"): "a mark stands for a minute after a revision changed its role",
     ("dflash-speculation", "annotation Tuner"): "a mark stands for a minute after a decision, and most minutes have none",
     ("dflash-speculation", "annotation Revision"): "a mark stands for a minute after a revision changed its role",
     ("dflash-tuner", "annotation Tuner"): "as above",
@@ -28,8 +29,8 @@ UNRECORDED_BY_NATURE: Mapping[str, str] = {
 }
 """By name: recording rules that may have no series on a healthy system, and why."""
 OF_ONE_ENGINE: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("dflash-speculation", "Acceptance by position"): ("vllm", "SGLang has no such series"),
-    ("dflash-startup", "Phases of a start"): ("sglang", "vLLM has no such series"),
+    ("dflash-speculation", "Acceptance by position (vLLM)"): ("vllm", "SGLang has no such series"),
+    ("dflash-startup", "Phases of a start (SGLang)"): ("sglang", "vLLM has no such series"),
 }
 """By dashboard and panel: the only engine that exports the panel's data, and why the other does not. The empty panel says so."""
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from grafana_foundation_sdk.models import dashboard as models
 
+from dflash_controller.analysis import positions
+from dflash_controller.analysis.probe import PROBE_METRICS, TEXT
+from dflash_controller.api.gates import ACCEPTANCE, ERRORS, GATE_SPECS, LATENCY, RESTARTS, SPEED, TTFT
 from monitoring.dashboards import samples
 from monitoring.dashboards.build import (
     BY,
     KEYS,
     NAME,
+    POD_KEYS,
     REVISION_KEYS,
     Rows,
     by_role,
@@ -20,12 +26,36 @@ from monitoring.dashboards.build import (
     variables,
 )
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
-from monitoring.dashboards.phases import PHASE_COLORS, PHASES, phase_codes
-from monitoring.dashboards.speculation import LIMITS, decisions
+from monitoring.dashboards.phases import PHASE_COLORS, PHASES, TUNED_TOO, phase_codes
+from monitoring.dashboards.speculation import EQUAL_BLOCKS, LIMITS, SIDES_AT, decisions
+from monitoring.serving_alerts import FAILING
 
 UID = "dflash-rollout"
 SIDES = f"{NAME} {{{{role}}}} {{{{revision}}}}"
-VERDICT_COLORS = {"Successful": "green", "Failed": "red", "Inconclusive": "yellow", "Error": "orange"}
+VERDICT_COLORS = {"Successful": "green", "Failed": "red", "Inconclusive": "#808080", "Error": "orange"}
+_OF_GATES = {
+    ACCEPTANCE: "tokens per step",
+    SPEED: "tokens/s of a request",
+    TTFT: "s, p95",
+    LATENCY: "s per token, p95",
+    ERRORS: "% of requests",
+    RESTARTS: "restarts",
+}
+UNITS: Mapping[str, str] = {
+    **_OF_GATES,
+    **{probed: _OF_GATES[metric] for metric, probed in PROBE_METRICS.items()},
+    TEXT: "% of prompts that differ",
+    positions.METRIC: "share of drafts",
+}
+"""By metric of a verdict: the unit of the values compared."""
+LIMIT_UNITS: Mapping[str, str] = {
+    **{metric: spec.limit_unit for metric, spec in GATE_SPECS.items()},
+    **{probed: GATE_SPECS[metric].limit_unit for metric, probed in PROBE_METRICS.items()},
+    ACCEPTANCE: f"{GATE_SPECS[ACCEPTANCE].limit_unit}; collapsed: tokens per step",
+    TEXT: "% at most",
+    positions.METRIC: GATE_SPECS[ACCEPTANCE].limit_unit,
+}
+"""By metric of a verdict: the unit of its limit."""
 FROM = "from ten requests on, once a revision was scraped for two minutes"
 
 
@@ -58,15 +88,16 @@ def _now() -> Rows:
         [
             one(
                 "In progress",
-                "Rollouts that have not finished.",
+                f"Rollouts that have not finished. {TUNED_TOO}",
                 "short",
                 deployments(running),
                 levels=[(None, "text"), (1.0, "blue")],
                 span=5,
             ),
             one(
-                "Needs attention",
-                "Rollouts that are Held or were rolled back; see the verdicts below.",
+                "Rollouts held or rolled back",
+                "Rollouts that are Held or were rolled back; see the verdicts below. The stable revision still serves, so this is no count"
+                " of incidents.",
                 "short",
                 deployments(needy),
                 levels=[(None, "green"), (1.0, "orange")],
@@ -75,7 +106,7 @@ def _now() -> Rows:
             one(
                 "Traffic on the candidate",
                 "Share of the requests finished in the last two minutes; the largest of the selected deployments. The share of one"
-                " replica is normal.",
+                f" replica is normal. {samples.OVER_PODS}",
                 "percentunit",
                 f"max({share()})",
                 span=7,
@@ -83,7 +114,7 @@ def _now() -> Rows:
             ),
             one(
                 "Failed on the candidate",
-                "Failed requests per second of the candidate; 0 without a candidate.",
+                f"Failed requests per second of the candidates of all selected deployments; 0 without a candidate. {samples.OVER_PODS}",
                 "reqps",
                 f"{failed} or vector(0)",
                 levels=[(None, "green"), (0.001, "red")],
@@ -93,37 +124,61 @@ def _now() -> Rows:
     )
 
 
+def _described(label: str, words: Mapping[str, str]) -> str:
+    """Returns the verdicts with a label that says in words what its metric is."""
+    expr = of("dflash:rollout_verdict")
+    for word in dict.fromkeys(words.values()):
+        metrics = "|".join(metric for metric, other in words.items() if other == word)
+        expr = f'label_replace({expr}, "{label}", "{word}", "metric", "{metrics}")'
+    return expr
+
+
+def _of_rollout(metric: str, label: str) -> str:
+    """Returns the verdicts with a label of their rollout."""
+    return f"{of('dflash:rollout_verdict')} * on ({BY}) group_left ({label}) topk by ({BY}) (1, {of(metric)})"
+
+
 def _verdicts() -> Rows:
     phase = rows(
         "Phase and revisions",
-        "The newest rollout of each deployment, and its stable revision.",
+        "The newest rollout of each deployment, and its stable revision. Candidate is the revision that is rolled out, also after the end;"
+        " Asked by says who wanted it: User (the spec), Tuner (a change of block size, or a collapsed drafter), or Rollback.",
         KEYS,
         [
             Column("Phase", of("dflash:rollout_phase"), label="phase", colors=PHASE_COLORS),
+            Column("Candidate", of("dflash:rollout_info"), label="revision"),
+            Column("Asked by", of("dflash:rollout_info"), label="origin"),
             Column("Stable", of("dflash:revision_info", role="stable"), label="revision"),
             Column("Revisions", f"count by ({BY}) (group by ({samples.REVISION}) ({of('dflash:revision_info')}))", decimals=0),
             Column("Pods", of("dflash:deployment_pods"), decimals=0),
         ],
-        span=9,
+        height=6,
     )
 
-    def side(name: str) -> Column:
-        return Column(name.capitalize(), of("dflash:rollout_metric", side=name), "none")
+    def side(name: str, title: str) -> Column:
+        return Column(title, of("dflash:rollout_metric", side=name))
 
     verdicts = rows(
         "Verdicts",
-        "The metrics that judge the candidate of the newest rollout, with the values compared: speeds in tokens per second, ttft and"
-        " latency in seconds, errors in per cent. The limit is how far the candidate may be from stable, in per cent (errors: points)."
-        " Inconclusive: the samples do not suffice for a verdict. Empty until the first rollout.",
+        "The metrics that judge the candidate of the newest rollout, with the values compared; they stay after its end, and Phase says"
+        " whether it has ended. Limit is how far the candidate may be from stable, in the unit beside it. Only a collapsed drafter has"
+        " another: acceptanceLength Failed, with the fewest tokens per step (1.3, or half of stable's) as its limit. Inconclusive (grey)"
+        " without values is the beginning: there are no samples yet. With values, the samples do not suffice. A rollout may complete with"
+        " such metrics: others decided.",
         (*KEYS, "metric"),
         [
+            Column("Candidate", _of_rollout("dflash:rollout_info", "revision"), label="revision"),
+            Column("Phase", _of_rollout("dflash:rollout_phase", "phase"), label="phase", colors=PHASE_COLORS),
             Column("Verdict", of("dflash:rollout_verdict"), label="verdict", colors=VERDICT_COLORS),
-            side("candidate"),
-            side("stable"),
-            side("limit"),
+            side("candidate", "Candidate's value"),
+            side("stable", "Stable's value"),
+            Column("Unit", _described("unit", UNITS), label="unit"),
+            side("limit", "Limit"),
+            Column("Limit in", _described("limit_in", LIMIT_UNITS), label="limit_in"),
         ],
         order="Verdict",  # errors and failures come first
-        span=15,
+        height=13,
+        nothing="No rollout yet",
     )
     return Rows("Verdicts", [phase.links([runbook("rollout-stuck")]), verdicts.links([runbook("rollout-rolled-back")])])
 
@@ -134,33 +189,63 @@ def _sides() -> Rows:
 
     pods = f"sum by ({samples.REVISION}) ({samples.at_the_time(of('dflash:revision_pods'))})"
     speed = f"({samples.rate_sum('generated_tokens', REVISION_KEYS)} / {pods})"
+    by_pod = samples.ratio("failed_requests", "requests", (*POD_KEYS, "revision"), least=samples.REQUESTS, level="pod")
+    failing = [(None, "transparent"), (0.01, "orange"), (FAILING, "red")]
     return Rows(
         "Candidate and stable",
         [
             lines(
                 "Acceptance length",
-                "Tokens per verify step.",
+                f"Tokens per verify step. {EQUAL_BLOCKS}",
                 "none",
-                sides(samples.acceptance_length(REVISION_KEYS)),
-                span=8,
+                Query(f"{samples.acceptance_length(samples.BLOCK_KEYS)} {in_role()}", SIDES_AT),
                 levels=LIMITS,
                 least=1,
             ).links([runbook("speculation-collapsed")]),
-            lines("Tokens per second of a pod", "Generated by one pod on average, idle time included.", "short", sides(speed), span=8),
+            lines(
+                "Tokens per second of a pod",
+                f"Generated by one pod on average, idle time included. {samples.OVER_PODS}",
+                "short",
+                sides(speed),
+            ),
             lines(
                 "Failed requests",
-                f"Share that ended in an error or got a 5xx answer; {FROM}.",
+                f"Share that ended in an error or got a 5xx answer; {FROM}. If only the candidate fails, the rollout rolls it back. Blame a"
+                " new revision only if failures began within minutes of its purple mark; the mark's text names the deployment.",
                 "percentunit",
                 sides(samples.failed_share(REVISION_KEYS)),
-                span=8,
+                levels=failing,
                 nothing=samples.FEW_REQUESTS,
             ).links([runbook("requests-failing")]),
             lines(
-                "Time to first token, p95", "SGLang: streaming requests only.", "s", sides(samples.quantile("ttft_seconds", "0.95")), span=8
-            ),
-            lines("Time per output token, p95", "After the first token.", "s", sides(samples.quantile("tpot_seconds", "0.95")), span=8),
+                "Failed requests of each pod",
+                "Share by pod, with its revision: one pod fails, all of one revision, or all? With one revision, all pods alike means"
+                " either that revision or what clients send; the runbook tells them apart.",
+                "percentunit",
+                Query(by_pod, "{{namespace}}/{{pod}} ({{revision}})"),
+                levels=failing,
+                nothing=samples.FEW_REQUESTS,
+            ).links([runbook("requests-failing")]),
             lines(
-                "Time of a request, p95", "From arrival to the last token.", "s", sides(samples.quantile("request_seconds", "0.95")), span=8
+                "Time to first token, p95",
+                f"SGLang: streaming requests only. {samples.BUCKETS}",
+                "s",
+                sides(samples.quantile("ttft_seconds", "0.95")),
+                span=8,
+            ),
+            lines(
+                "Time per output token, p95",
+                f"After the first token. {samples.BUCKETS}",
+                "s",
+                sides(samples.quantile("tpot_seconds", "0.95")),
+                span=8,
+            ),
+            lines(
+                "Time of a request, p95",
+                f"From arrival to the last token. {samples.BUCKETS}",
+                "s",
+                sides(samples.quantile("request_seconds", "0.95")),
+                span=8,
             ),
         ],
     )
@@ -173,7 +258,7 @@ def _traffic() -> Rows:
         [
             lines(
                 "Requests by role",
-                "Finished requests per second by role: the candidate's are those at risk.",
+                f"Finished requests per second by role: the candidate's are those at risk. {samples.OVER_PODS}",
                 "reqps",
                 Query(f"sum by ({BY}, role) ({requests})", f"{NAME} {{{{role}}}}"),
                 stacked=True,
@@ -181,7 +266,7 @@ def _traffic() -> Rows:
             ),
             lines(
                 "Share of the candidate",
-                "Share of all finished requests; 0 without a candidate.",
+                f"Share of all finished requests; 0 without a candidate. {samples.OVER_PODS}",
                 "percentunit",
                 Query(share(), NAME),
                 span=8,
@@ -199,13 +284,14 @@ def _traffic() -> Rows:
 
 
 def _history() -> Rows:
-    reached = "sum by (phase) (max by (instance, phase) (increase(dflash_rollout_phases_total[1h])))"
+    passed = 'dflash_rollout_phases_total{phase!~"None|Suspended"}'
+    reached = f"sum by (phase) (max by (instance, phase) (increase({passed}[1h])))"
     return Rows(
         "History",
         [
             states(
                 "Phase over time",
-                "Each rollout from Preparing to its end.",
+                f"Each rollout from Preparing to its end. {TUNED_TOO} Who asked for the newest one is in *Phase and revisions*.",
                 Query(phase_codes(), NAME),
                 PHASES,
                 PHASE_COLORS,
@@ -213,9 +299,10 @@ def _history() -> Rows:
             ),
             lines(
                 "Phases reached, all deployments",
-                "Number in the preceding hour, over all deployments of all operators; not only the selected ones.",
+                "Number in the preceding hour, over all deployments of all operators; not only the selected ones. A rollout counts once in"
+                f" each phase that it reaches. {TUNED_TOO}",
                 "short",
-                Query(f'{reached} or on () label_replace(vector(0), "phase", "none", "", "")', "{{phase}}"),
+                Query(reached, "{{phase}}"),
                 span=12,
             ),
         ],

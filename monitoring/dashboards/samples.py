@@ -23,8 +23,17 @@ FEW_REQUESTS = f"Fewer than {REQUESTS} requests in two minutes"
 FEW = f"< {REQUESTS} requests"
 """The same in a panel that shows one number."""
 NO_TRAFFIC = "No traffic"
+OVER_PODS = (
+    "A pod that stops is missing at once, and a new pod counts in full only after two minutes: a dip and a slow rise in a rollout are"
+    " no change of the traffic."
+)
+"""What every panel says that sums rates of the last two minutes over pods."""
+BUCKETS = "From a histogram: a value that stays at 95 % (median: 50 %) of a bucket's bound means only that requests were faster than it."
+"""What every panel says that shows quantiles of a histogram."""
 
 REVISION = ", ".join(REVISION_KEYS)
+BLOCK_KEYS = (*REVISION_KEYS, "block_size")
+"""The labels of an acceptance length: only equal block sizes can be compared."""
 POD = ", ".join(POD_KEYS)
 
 

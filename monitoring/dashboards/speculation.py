@@ -9,7 +9,6 @@ from dflash_controller.planning.revisions.drafter_health import RECOVERED
 from monitoring.dashboards import samples
 from monitoring.dashboards.build import (
     BY,
-    KEYS,
     NAME,
     POD_KEYS,
     REVISION_KEYS,
@@ -30,24 +29,31 @@ UID = "dflash-speculation"
 REVISIONS = 'revision=~"$revision"'
 NO_TUNER = "The tuner is off, or has measured too little traffic yet"
 NO_POSITIONS = "SGLang does not export acceptance by position; vLLM does"
+SIDES_AT = f"{NAME} {{{{role}}}} {{{{revision}}}} at {{{{block_size}}}}"
+EQUAL_BLOCKS = (
+    "Compare only lines of equal block size (at the end of the name): a smaller block accepts fewer tokens per step and is not worse for"
+    " it, so a change of block size is judged by its speed."
+)
+"""What every panel says that shows acceptance lengths over time."""
 LIMITS = [(None, "transparent"), (COLLAPSED, "red"), (RECOVERED, "orange")]
 ACCEPTING = [(None, "red"), (COLLAPSED, "orange"), (RECOVERED, "green")]
 """A drafter above the upper limit works, one below the lower limit has collapsed; see the runbook."""
 
 
+def revision_marks() -> Event:
+    """New roles of revisions, as marks on every panel. With several deployments, the text of a mark says of which one it is."""
+    return Event(
+        "Revision",
+        appeared("dflash:revision_info", "revision, role", 'role=~"stable|candidate|failed"'),
+        f"{NAME}: {{{{revision}}}} is {{{{role}}}}",
+        "purple",
+    )
+
+
 def decisions() -> list[Event]:
     """Decisions of the tuner and new roles of revisions, as marks on every panel."""
-    return [
-        Event(
-            "Tuner", appeared("dflash:tuner_state", "state, reason", 'state!="Frozen"'), f"{NAME}: {{{{state}}}}, {{{{reason}}}}", "blue"
-        ),
-        Event(
-            "Revision",
-            appeared("dflash:revision_info", "revision, role", 'role=~"stable|candidate|failed"'),
-            f"{NAME}: {{{{revision}}}} is {{{{role}}}}",
-            "purple",
-        ),
-    ]
+    tuner = appeared("dflash:tuner_state", "state, reason", 'state!="Frozen"')
+    return [Event("Tuner", tuner, f"{NAME}: {{{{state}}}}, {{{{reason}}}}", "blue"), revision_marks()]
 
 
 def speculation() -> models.Dashboard:
@@ -64,52 +70,59 @@ def speculation() -> models.Dashboard:
 
 
 def _now() -> Rows:
-    worst = f"min({of_stable(samples.acceptance_length(REVISION_KEYS, REVISIONS))})"
+    def stable(expr: str) -> str:
+        return of_stable(f"({expr})")
+
     return Rows(
         "Now",
         [
             one(
                 "Acceptance length",
-                "Tokens per verify step of the stable revision over the last two minutes; the lowest of the selected deployments."
+                "Tokens per verify step of the stable revision over the last two minutes, for each selected deployment."
                 " 1: no draft is accepted.",
                 "none",
-                worst,
+                stable(samples.acceptance_length(REVISION_KEYS, REVISIONS)),
                 levels=ACCEPTING,
                 nothing=samples.NO_TRAFFIC,
                 span=5,
                 decimals=2,
+                legend=NAME,
             ).links([runbook("speculation-collapsed")]),
             one(
                 "Active block size",
-                "The largest block size of the stable revision; 1: speculation is off.",
+                "The largest block size of the stable revision, for each selected deployment; 1: speculation is off.",
                 "none",
-                f"max({of('dflash:deployment_block_size')})",
+                f"max by ({BY}) ({of('dflash:deployment_block_size')})",
                 span=5,
+                legend=NAME,
             ),
             one(
                 "Drafts accepted",
-                "Share of the drafted tokens that the target accepted.",
+                "Share of the stable revision's drafted tokens that the target accepted, for each selected deployment.",
                 "percentunit",
-                samples.ratio("accepted_tokens", "drafted_tokens", (), REVISIONS, least=samples.STEPS),
+                stable(samples.ratio("accepted_tokens", "drafted_tokens", REVISION_KEYS, REVISIONS, least=samples.STEPS)),
                 span=5,
                 nothing=samples.NO_TRAFFIC,
+                legend=NAME,
             ),
             one(
                 "Tokens per second of a replica",
-                "Of a busy replica: requests in a step × tokens per step ÷ step time; mean over the selected deployments.",
+                "Of a busy replica of the stable revision: requests in a step × tokens per step ÷ step time, for each selected deployment.",
                 "short",
-                f"avg({of_stable(samples.stepped('replica_speed', REVISIONS))})",
+                stable(samples.stepped("replica_speed", REVISIONS)),
                 span=5,
                 nothing=samples.NO_TRAFFIC,
+                legend=NAME,
             ),
             one(
                 "Requests in a step",
-                "Mean batch of a replica that is not idle, from counters.",
+                "Mean batch of a replica that is not idle, from counters; the stable revision of each selected deployment.",
                 "short",
-                f"avg({of_stable(samples.stepped('concurrency', REVISIONS))})",
+                stable(samples.stepped("concurrency", REVISIONS)),
                 nothing=samples.NO_TRAFFIC,
                 span=4,
                 decimals=1,
+                legend=NAME,
             ),
         ],
     )
@@ -118,7 +131,7 @@ def _now() -> Rows:
 def _acceptance() -> Rows:
     at = f"avg by (position) ({samples.stepped('acceptance_at_position', REVISIONS, counter='steps')})"
     padded = f'label_replace({at}, "position", "0$1", "position", "(.)")'
-    parts = ", ".join(f'"{key}"' for key in REVISION_KEYS)
+    parts = ", ".join(f'"{key}"' for key in samples.BLOCK_KEYS)
 
     def cloud(expr: str) -> str:
         """A cloud of points needs one label that names it."""
@@ -129,17 +142,18 @@ def _acceptance() -> Rows:
         [
             lines(
                 "Acceptance length: stable and candidate",
-                "1 + accepted ÷ verify steps, from counters; no value without traffic. The candidate must not stay below the stable"
-                " revision. Below 1.3 (red line) the drafter has collapsed, above 1.6 it works.",
+                "1 + accepted ÷ verify steps, from counters; no value without traffic. A candidate of the same block size must not stay"
+                f" below the stable revision. {EQUAL_BLOCKS} Below 1.3 (red line) the drafter has collapsed, above 1.6 it works.",
                 "none",
-                Query(f"{samples.acceptance_length(REVISION_KEYS, REVISIONS)} {in_role()}", f"{NAME} {{{{role}}}} {{{{revision}}}}"),
+                Query(f"{samples.acceptance_length(samples.BLOCK_KEYS, REVISIONS)} {in_role()}", SIDES_AT),
                 levels=LIMITS,
                 least=1,
             ).links([runbook("speculation-collapsed"), runbook("acceptance-dropped"), runbook("acceptance-drift")]),
             heat(
-                "Acceptance by position",
+                "Acceptance by position (vLLM)",
                 "Share of verify steps in which the draft at this position was accepted; position 0 is the first draft. Drafts in rows"
-                " that stay red are wasted: a smaller block size is enough. Mean over the selected deployments; vLLM only.",
+                " that stay red are wasted: a smaller block size is enough. Mean over the selected deployments and revisions on vLLM; a"
+                " collapsed drafter on SGLang is not in it.",
                 "percentunit",
                 Query(padded, "{{position}}"),
                 "Position of the draft",
@@ -147,17 +161,20 @@ def _acceptance() -> Rows:
             ),
             scatter(
                 "Acceptance × concurrency",
-                "One point per moment and revision: tokens per verify step against requests in a step. A flat cloud is normal: load"
+                "One point per moment and revision (its name ends in the block size): tokens per verify step against requests in a step. A"
+                " flat cloud is normal: load"
                 " changes the step time, not the acceptance. If it falls to the right, the traffic changes with the load.",
                 Column("Requests in a step", cloud(samples.stepped("concurrency", REVISIONS))),
-                Column("Acceptance length", cloud(samples.acceptance_length(REVISION_KEYS, REVISIONS))),
+                Column("Acceptance length", cloud(samples.acceptance_length(samples.BLOCK_KEYS, REVISIONS))),
                 "revision",
             ),
             lines(
                 "Acceptance length of each pod",
-                "A single pod near 1 has usually loaded different weights than the others.",
+                f"A single pod near 1 has usually loaded different weights than the others. {EQUAL_BLOCKS}",
                 "none",
-                Query(samples.acceptance_length(POD_KEYS, REVISIONS, level="pod"), "{{namespace}}/{{pod}}"),
+                Query(
+                    samples.acceptance_length((*POD_KEYS, "block_size"), REVISIONS, level="pod"), "{{namespace}}/{{pod}} at {{block_size}}"
+                ),
                 levels=LIMITS,
                 least=1,
             ).links([runbook("speculation-collapsed")]),
@@ -169,14 +186,14 @@ def _tokens() -> Rows:
     def tokens(what: str) -> Query:
         return Query(f"sum by ({BY}) ({of(f'dflash:revision_{what}_tokens:rate2m', REVISIONS)})", f"{what} {NAME}")
 
-    wasted = samples.ratio("wasted_tokens", "drafted_tokens", KEYS, REVISIONS, least=samples.STEPS)
+    wasted = samples.ratio("wasted_tokens", "drafted_tokens", samples.BLOCK_KEYS, REVISIONS, least=samples.STEPS)
     return Rows(
         "Tokens",
         [
             lines(
                 "Drafted tokens: accepted and wasted",
                 "Per second. Together they are the drafted tokens, block size − 1 for each verify step. Wasted ones cost throughput when"
-                " batches are large.",
+                f" batches are large. {samples.OVER_PODS}",
                 "short",
                 tokens("accepted"),
                 tokens("wasted"),
@@ -184,18 +201,9 @@ def _tokens() -> Rows:
             ),
             lines(
                 "Wasted share of drafts",
-                "Wasted ÷ drafted. It is normally high with large block sizes; what matters is the speed by block size.",
+                "Wasted ÷ drafted of each revision. It is normally high with large block sizes; what matters is the speed by block size.",
                 "percentunit",
-                Query(wasted, NAME),
-                span=6,
-            ),
-            lines(
-                "Drafted and generated",
-                "Tokens per second: drafted, and generated for users.",
-                "short",
-                tokens("drafted"),
-                tokens("generated"),
-                span=6,
+                Query(f"{wasted} {in_role()}", SIDES_AT),
             ),
         ],
     )
@@ -211,17 +219,27 @@ def _speed() -> Rows:
             lines(
                 "Speed by block size: measured and predicted",
                 "Tokens per second of one busy replica by block size, mean of two minutes. Dashed: the tuner's prediction for the same"
-                " minutes; block size 1 is speculation off. The prediction for the active block size should be near the measured line; the"
-                " tuner recommends the highest.",
+                " minutes; block size 1 is speculation off. Speed follows the load, so compare block sizes at one moment only; the load is"
+                " in the next panel. The prediction for the active block size should be near the measured line; the tuner recommends the"
+                " highest.",
                 "short",
                 Query(f"max by ({BY}, block_size) ({speed})", f"measured {NAME} at {{{{block_size}}}}"),
                 Query(predicted, f"predicted {NAME} at {{{{block_size}}}}", dashed=True),
             ).links([runbook("speculation-slower-than-baseline")]),
             lines(
+                "Requests in a step over time",
+                "Load of a busy replica by block size. Where it falls, the speed falls with it, whatever the block size.",
+                "none",
+                Query(f"max by ({BY}, block_size) ({samples.stepped('concurrency', REVISIONS)})", f"{NAME} at {{{{block_size}}}}"),
+                span=6,
+                nothing=samples.NO_TRAFFIC,
+            ),
+            lines(
                 "Time of a step",
                 "Seconds of one verify step by block size; grows with block size × requests in a step.",
                 "s",
                 Query(f"max by ({BY}, block_size) ({samples.stepped('step_seconds', REVISIONS)})", f"{NAME} at {{{{block_size}}}}"),
+                span=6,
             ),
             lines(
                 "Block size over time",

@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from monitoring.dashboards.build import BY, NAME, POD_KEYS, Rows, dashboard, deployments, of, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows
+from monitoring.dashboards.phases import TUNED_TOO
 from monitoring.pod_rules import DEPLOYMENT_LABEL
 
 UID = "dflash-startup"
@@ -56,7 +57,7 @@ def _now() -> Rows:
                 levels=[(None, "green"), (1.0, "orange")],
                 span=6,
             ).links([runbook("replica-down")]),
-            one("Answering", "Engine pods that serve.", "short", f"sum({answers()})", span=6),
+            one("Answering", "Engine pods of all selected deployments that serve.", "short", f"sum({answers()})", span=6),
             one(
                 "Waiting for weights",
                 "Rollouts in phase Preparing: weights are being downloaded, or the maintenance window is closed.",
@@ -66,12 +67,14 @@ def _now() -> Rows:
                 span=6,
             ),
             one(
-                "Longest start",
-                "Longest time in the selected range in which a pod of the selected deployments ran and did not answer.",
+                "Slowest start",
+                "Longest time from creation to Ready of a pod that serves now, of all selected deployments: scheduling, image, weights and"
+                " engine. Time without an answer, later failures included, is in *Time without an answer, by pod*.",
                 "s",
-                f"max({seconds_unanswered()})",
+                f"max({of('dflash:startup_seconds')})",
                 span=6,
-            ),
+                nothing="No pod serves",
+            ).links([runbook("startup-budget-nearly-used")]),
         ],
     )
 
@@ -113,15 +116,15 @@ def _pods() -> Rows:
             ).links([runbook("startup-budget-nearly-used")]),
             bars(
                 "Time without an answer, by pod",
-                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure; the"
-                f" {MOST_PODS} pods with most.",
+                "Seconds in the selected range in which a pod ran and did not answer: its start and every later failure, added up in steps"
+                f" of {STEP_S} s, so a shorter time may be 0. The {MOST_PODS} pods with most.",
                 "s",
                 Query(f"topk({MOST_PODS}, {seconds_unanswered()})", "{{namespace}}/{{pod}}"),
             ),
             bars(
                 "Time in each phase",
                 "Seconds that rollouts spent in each phase in the selected range. In Preparing weights are downloaded, in Canary the"
-                " candidate's replica starts.",
+                f" candidate's replica starts. {TUNED_TOO}",
                 "s",
                 Query(spent, f"{NAME} {{{{phase}}}}"),
             ),
@@ -142,8 +145,9 @@ def _phases() -> Rows:
         "Engines",
         [
             bars(
-                "Phases of a start",
-                "Longest phase of the pods that serve, as SGLang reports it; the phases overlap. If load_weight is far above size ÷ disk"
+                "Phases of a start (SGLang)",
+                "Longest phase of the pods that serve, as the engine reports it; the phases overlap, so their sum is no start. A whole"
+                " start is *Slowest start*. If load_weight is far above size ÷ disk"
                 " speed, the weights come over the network.",
                 "s",
                 Query(phases, f"{NAME} {{{{stage}}}}"),

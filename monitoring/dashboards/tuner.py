@@ -13,6 +13,10 @@ from monitoring.dashboards.speculation import NO_TUNER, decisions
 from monitoring.engine_queries import RATE_WINDOW
 
 UID = "dflash-tuner"
+SHORT_LIVED = (
+    "The value that decided a change may be missing: the rollout begins with that evaluation and freezes the tuner, often before the next"
+    " scrape. The Event and status.tuning have it."
+)
 MOST_MOVED = 1.25
 """A load is steady if the largest prediction within two minutes is at most this multiple of the smallest."""
 LATEST = "$__range"
@@ -69,7 +73,8 @@ def _now() -> Rows:
             rows(
                 "Decisions",
                 "State of the tuner now, and the numbers of its newest decision; empty if it was off, learning or frozen for the whole"
-                " selected range. Gain and confidence are 0 if the active block size is the best one.",
+                " selected range. Gain and confidence are 0 if the active block size is the best one, so after a change they are those of"
+                f" the new size, not of the decision to change. {SHORT_LIVED}",
                 KEYS,
                 columns,
                 span=20,
@@ -92,7 +97,8 @@ def _choice() -> Rows:
         [
             states(
                 "State",
-                "State of the tuner over time. Frozen: a rollout, a pin or a pause prevents changes.",
+                "State of the tuner over time. Learning: there is too little traffic in the window. Frozen: a rollout, a pin or a pause"
+                " prevents changes. Held: metrics or replicas are missing, or its predictions were wrong.",
                 Query(tuner_codes(), NAME),
                 TUNER_STATES,
                 TUNER_COLORS,
@@ -141,7 +147,8 @@ def _inputs() -> Rows:
             ),
             lines(
                 "Acceptance",
-                "Tokens per verify step at the active block size, as fitted.",
+                "Tokens per verify step at the active block size, as fitted. After a change to a smaller block size it is lower, and that"
+                " is no worse drafter.",
                 "none",
                 numbers("acceptance"),
                 span=8,
@@ -150,7 +157,7 @@ def _inputs() -> Rows:
             ),
             lines(
                 "Predicted gain",
-                "Gain of the recommended block size over the active one; 0 if the active one is the best.",
+                f"Gain of the recommended block size over the active one; 0 if the active one is the best. {SHORT_LIVED}",
                 "percent",
                 numbers("gainPercent"),
                 span=8,
@@ -160,14 +167,15 @@ def _inputs() -> Rows:
             lines(
                 "Switching cost and regret",
                 "In seconds of the whole fleet at full speed. A change costs costSeconds; not changing has cost regretSeconds so far; a"
-                " change is due when regretSeconds reaches neededSeconds.",
+                f" change is due when regretSeconds reaches neededSeconds. {SHORT_LIVED}",
                 "s",
                 numbers("costSeconds|regretSeconds|neededSeconds"),
                 nothing=NO_TUNER,
             ),
             lines(
                 "Confidence in the gain",
-                f"Probability that the recommended block size is faster. Below {LEAST_CONFIDENCE:.0%} there is no change.",
+                f"Probability that the recommended block size is faster. Below {100 * LEAST_CONFIDENCE:.0f} % there is no change."
+                f" {SHORT_LIVED}",
                 "percentunit",
                 numbers("confidence"),
                 span=12,
@@ -194,8 +202,8 @@ def _record() -> Rows:
             lines(
                 "Measured against predicted speed",
                 "Speed of a busy replica ÷ the tuner's prediction for the block size in use, both over the tuner's window. At 100 % the"
-                " model is exact; after a change it shows whether the predicted gain was reached. No value while"
-                " the load changes fast or a schedule mixes sizes.",
+                " model is exact, above it is faster than predicted; after a change it shows whether the predicted gain was reached. No"
+                " value while the load changes fast or a schedule mixes sizes.",
                 "percentunit",
                 Query(accuracy, NAME),
                 span=8,
@@ -204,11 +212,13 @@ def _record() -> Rows:
             ),
             lines(
                 "Error of the model",
-                "Difference of measured from predicted step times after the last change; 0 before the first. After two large errors in a"
-                " day the tuner is held.",
+                "Difference of measured from predicted step times after the last change; 0 before the first. Below 0 (the line) steps are"
+                " faster than predicted, above it slower. An error is large if the uncertainty of prediction and measurement does not"
+                " explain it, which no fixed percentage says. After two large errors in a day, of either sign, *State* is Held.",
                 "percent",
                 Query(of("dflash:tuner_input", name="modelErrorPercent"), NAME),
                 span=8,
+                levels=[(None, "transparent"), (0.0, "green")],
                 least=None,
                 nothing=NO_TUNER,
             ),

@@ -135,6 +135,13 @@ def test_candidate_and_stable_are_told_apart(stage: Stage) -> None:
         assert sides >= {(deployment, role) for deployment in ENGINES for role in ("stable", "candidate")}, panel
 
 
+def test_the_newest_rollout_is_that_of_the_candidate_and_names_who_asked(stage: Stage) -> None:
+    candidate = 'dflash:revision_info{role="candidate"}'
+    asked = f"dflash:rollout_info and on (namespace, deployment, revision) {candidate}"
+    found = {one["metric"]["deployment"]: one["metric"]["origin"] for one in stage.scene.prometheus.query(asked, stage.end)}
+    assert found == dict.fromkeys(ENGINES, "User")
+
+
 def test_every_rule_is_evaluated_and_recorded_as_it_says(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     evaluated = stage.scene.prometheus.rules()
     assert evaluated, RULES

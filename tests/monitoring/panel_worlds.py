@@ -26,6 +26,7 @@ PODS = ("0", "1")
 SAID: Mapping[str, tuple[str, ...]] = {
     "role": ("stable", "candidate"),
     "phase": ("Preparing", "Completed"),
+    "origin": ("User", "Tuner"),
     "verdict": ("Inconclusive", "Successful"),
     "metric": ("speed", "errors"),
     "side": ("candidate", "stable", "limit"),
@@ -119,23 +120,47 @@ def ramp(end: float) -> Iterator[Recorded]:
         yield _level("dflash:deployment_block_size", own, end, value=16.0)
 
 
+def uneven(end: float) -> Iterator[Recorded]:
+    """A large deployment that is well, and a small one of which one request in five fails: 0.2 % of all requests."""
+    yield from _serving(end, "rold", "stable", SPAN_S, rate=100 * SAMPLES_PER_S, failed=0.0, measured=1.0)
+    yield from _serving(end, "rnew", "stable", SPAN_S, rate=SAMPLES_PER_S, failed=0.2, measured=1.0, deployment=DEPLOYMENTS[1])
+
+
+def trial(end: float) -> Iterator[Recorded]:
+    """A stable revision with 5 tokens per step, and a collapsed candidate with a tenth of the traffic."""
+    yield from _serving(end, "rold", "stable", SPAN_S, rate=10 * SAMPLES_PER_S, failed=0.0, measured=1.0, accepted=4.0)
+    yield from _serving(end, "rnew", "candidate", SPAN_S, rate=SAMPLES_PER_S, failed=0.0, measured=1.0, accepted=0.01)
+
+
 def trickle(end: float) -> Iterator[Recorded]:
     """One request in two minutes, of one revision, for long. It failed."""
     yield from _serving(end, "rold", "stable", SPAN_S, rate=1 / 120, failed=1.0, measured=1.0)
     yield from _serving(end, "rnew", "candidate", SPAN_S, rate=1 / 120, failed=1.0, measured=1.0)
 
 
-def _serving(end: float, revision: str, role: str, since_s: int, *, rate: float, failed: float, measured: float) -> Iterator[Recorded]:
-    """One revision's series of the engines: rates of ``rate``, failures of which ``failed`` is the share, ratios of ``measured``."""
+def _serving(
+    end: float,
+    revision: str,
+    role: str,
+    since_s: int,
+    *,
+    rate: float,
+    failed: float,
+    measured: float,
+    accepted: float = 1.0,
+    deployment: str = DEPLOYMENTS[0],
+) -> Iterator[Recorded]:
+    """One revision's series of the engines: rates of ``rate``, failures of which ``failed`` is the share, ``accepted`` drafts per step,
+    ratios of ``measured``."""
     for record, keys in KEYS.items():
         if record in operator_rules.NORMALISED or record == "dflash:condition_seconds":
             continue
-        part = failed if "failed" in record else 1.0
+        part = failed if "failed" in record else accepted if "accepted_tokens" in record else 1.0
         value = rate * part if record.endswith(":rate2m") else 1.0 if record.endswith(("_pods", "_info")) else measured
-        for labels in _labels(keys, namespaces=NAMESPACES[:1], deployments=DEPLOYMENTS[:1], revisions=(revision,)):
+        for labels in _labels(keys, namespaces=NAMESPACES[:1], deployments=(deployment,), revisions=(revision,)):
             if "revision" in labels or role == "stable":
                 yield _level(record, labels, end, since_s, value)
-    info = {"namespace": NAMESPACES[0], "deployment": DEPLOYMENTS[0], "revision": revision, "role": role}
+    info = {"namespace": NAMESPACES[0], "deployment": deployment, "revision": revision, "role": role}
     yield _level("dflash:revision_info", info, end, since_s, 1.0)
 
 

@@ -175,10 +175,15 @@ def _off() -> dict[str, Any]:
 def _namespaces() -> dict[str, Any]:
     scraped = {"namespace": "dflash-system", "job": "annotations", "exported_namespace": "team"}
     honoured = {"namespace": "team", "job": "dflash-operator"}
-    said = {"deployment": "qwen", "revision": "r1", "role": "stable"}
-    series = {f"dflash_revision_info{label_set(**scrape, **said)}": gauge((1, 11)) for scrape in (scraped, honoured)}
-    info = f"dflash:revision_info{label_set(namespace='team', **said)}"
-    return reading("the operator's series are those of the deployment's namespace", series, {"dflash:revision_info": {info: 1}})
+    said = {
+        "revision_info": {"deployment": "qwen", "revision": "r1", "role": "stable"},
+        "rollout_info": {"deployment": "qwen", "revision": "r2", "origin": "Tuner"},
+    }
+    series = {
+        f"dflash_{what}{label_set(**scrape, **labels)}": gauge((1, 11)) for what, labels in said.items() for scrape in (scraped, honoured)
+    }
+    wanted = {f"dflash:{what}": {f"dflash:{what}{label_set(namespace='team', **labels)}": 1.0} for what, labels in said.items()}
+    return reading("the operator's series are those of the deployment's namespace", series, wanted)
 
 
 def groups() -> list[dict[str, Any]]:

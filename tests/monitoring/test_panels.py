@@ -34,7 +34,7 @@ OF_NO_COUNT = {"Tokens per second of a pod": "a rate of each pod, which idle tim
 """Panels with a quotient that may have a value without traffic, and why."""
 
 END = time.time() // 7200 * 7200 - 86400
-CROWD, NEWCOMER, TRICKLE, ONCE, RAMP = (END + 7200 * place for place in range(5))
+CROWD, NEWCOMER, TRICKLE, ONCE, RAMP, UNEVEN, TRIAL = (END + 7200 * place for place in range(7))
 """The time at which each world is looked at."""
 
 
@@ -45,6 +45,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
         *worlds.newcomer(NEWCOMER),
         *worlds.trickle(TRICKLE),
         *worlds.ramp(RAMP),
+        *worlds.uneven(UNEVEN),
+        *worlds.trial(TRIAL),
         *worlds.operators(ONCE, ("servicemonitor",)),
     ]
     with prometheus(series, tmp_path_factory.mktemp("panels")) as running:
@@ -104,9 +106,16 @@ NUMBERS = [panel for panel in PANELS if panel.kind == "stat"]
 
 
 @pytest.mark.parametrize("panel", NUMBERS, ids=named)
-def test_a_single_number_comes_from_a_single_series(panel: Panel, answers: Answers) -> None:
+def test_a_single_number_comes_from_a_single_series_and_others_have_names(panel: Panel, answers: Answers) -> None:
+    """A number for each deployment is named by its legend."""
     [query] = panel.queries
-    assert len(answers.query(query.filled(VARIABLES), CROWD)) == 1, query.expr
+    found = answers.query(query.filled(VARIABLES), CROWD)
+    if query.labels:
+        assert query.labels == {"namespace", "deployment"}
+        assert len({tuple(sorted(labels.items())) for labels, _ in found}) == len(found) == len(worlds.NAMESPACES) * len(worlds.DEPLOYMENTS)
+        assert all(set(labels) == query.labels for labels, _ in found)
+    else:
+        assert len(found) == 1, query.expr
 
 
 def test_a_deployment_of_which_two_operators_tell_counts_once(answers: Answers) -> None:
@@ -118,6 +127,50 @@ def test_a_deployment_of_which_two_operators_tell_counts_once(answers: Answers) 
     found = {panel.title: [value for _, value in answers.query(panel.queries[0].filled(VARIABLES), CROWD)] for panel in counted}
     assert found["Deployments known"] == [most]
     assert all(values in ([0.0], [most]) for values in found.values()), found
+
+
+def value_of(dashboard: str, panel: str, answers: Answers, at: float, ref: str = "A") -> dict[str, float]:
+    """The values of a panel's query by deployment; a number that has none is under an empty name."""
+    [query] = [
+        query for one in PANELS if (one.dashboard, one.title) == (f"dflash-{dashboard}", panel) for query in one.queries if query.ref == ref
+    ]
+    return {labels.get("deployment", ""): round(value, 9) for labels, value in answers.query(query.filled(VARIABLES), at)}
+
+
+def ref_of(dashboard: str, panel: str, heading: str) -> str:
+    [fields] = [shown_fields(one) for one in PANELS if (one.dashboard, one.title) == (f"dflash-{dashboard}", panel)]
+    return {name: field for field, name in fields.items()}[heading].removeprefix("Value #")
+
+
+def test_a_broken_deployment_is_seen_beside_a_large_healthy_one(answers: Answers) -> None:
+    """Of all requests 0.2 % fail, which would be green."""
+    assert value_of("fleet", "Failed, worst deployment", answers, UNEVEN) == {"": 0.2}
+    assert value_of("fleet", "Deployments with > 5 % failed", answers, UNEVEN) == {"": 1.0}
+    assert value_of("fleet", "Failed requests", answers, UNEVEN) == {"chat": 0.0, "code": 0.2}
+    assert value_of("fleet", "Deployments with > 5 % failed", answers, TRIAL) == {"": 0.0}
+
+
+def test_a_collapsed_candidate_is_seen_beside_its_stable_revision(answers: Answers) -> None:
+    """Both together have 4.6 tokens per step, which would be green."""
+    of_table = {heading: ref_of("fleet", "Deployments", heading) for heading in ("Acceptance length", "Lowest revision")}
+    assert value_of("fleet", "Deployments", answers, TRIAL, of_table["Acceptance length"]) == {"chat": 5.0}
+    assert value_of("fleet", "Deployments", answers, TRIAL, of_table["Lowest revision"]) == {"chat": 1.01}
+    assert value_of("speculation", "Acceptance length", answers, TRIAL) == {"chat": 5.0}
+    assert value_of("speculation", "Drafts accepted", answers, TRIAL) == {"chat": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("heading", "label", "wanted"),
+    [
+        ("Unit", "unit", {"speed": "tokens/s of a request", "errors": "% of requests"}),
+        ("Limit in", "limit_in", {"speed": "% less", "errors": "points more"}),
+    ],
+)
+def test_a_verdict_has_the_units_of_its_metric(heading: str, label: str, wanted: dict[str, str], answers: Answers) -> None:
+    [verdicts] = [panel for panel in PANELS if (panel.dashboard, panel.title) == ("dflash-rollout", "Verdicts")]
+    assert shown_fields(verdicts)[label] == heading
+    [query] = [query for query in verdicts.queries if f", {label}) (" in query.expr.partition("topk")[0]]
+    assert {labels["metric"]: labels[label] for labels, _ in answers.query(query.filled(VARIABLES), CROWD)} == wanted
 
 
 LINES = [panel for panel in PANELS if panel.kind in ("timeseries", "bargauge", "state-timeline", "heatmap")]
@@ -185,7 +238,9 @@ def test_a_ratio_needs_both_its_parts_over_the_whole_window(query: PanelQuery, a
     shown = [labels for labels, _ in found if "rnew" in str(labels.values()) or labels.get("role") == "candidate"]
     assert not shown, "the candidate's first point is shown"
     if "failed_requests" in query.expr and "sum_over_time" not in query.expr:
-        assert [round(value, 9) for _, value in found] == [0.1], "the candidate's failures are in the total"
+        # One deployment fails more than 5 %, and 10 % of its requests do.
+        wanted = 1.0 if query.expr.startswith("count(") else 0.1
+        assert {round(value, 9) for _, value in found} == {wanted}, "the candidate's failures are in the total"
 
 
 OF_OPERATORS = [query for panel in PANELS if panel.dashboard == "dflash-operator" for query in panel.queries]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
 
 import aiohttp
 import pytest
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed
+from dflash_controller.api.status import RolloutPhase
 from dflash_controller.cluster.errors import Invalid, LostLeadership, PlanConflict, Unavailable
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.logs import JsonFormatter
@@ -19,6 +23,7 @@ from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.queue import WorkQueue
 from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.worker import Worker
+from dflash_controller.tuner import policy
 from dflash_controller.tuner.decision import TunerDecision
 from tests.support.virtual_time import run_in_virtual_time
 
@@ -90,6 +95,28 @@ def test_series_of_a_deployment_go_with_it() -> None:
     metrics.forget(KEY)
     assert not [line for line in lines(metrics) if 'deployment="demo"' in line]
     assert 'dflash_deployments{phase="Completed"} 1.0' in lines(metrics)
+
+
+def test_every_counter_with_a_closed_set_of_values_has_all_its_series_from_the_start() -> None:
+    """``increase`` sees no first count of a series that begins at 1: after a rollback it would stay 0."""
+    metrics = Metrics()
+    begun = {line for line in lines(metrics) if line.startswith(("dflash_reconcile_total", "dflash_rollout", "dflash_tuner_decisions"))}
+    phases = {f'dflash_rollout_phases_total{{phase="{phase}"}} 0.0' for phase in ("None", *get_args(RolloutPhase))}
+    results = {f'dflash_reconcile_total{{result="{result}"}} 0.0' for result in ("success", "conflict", "error")}
+    reasons = set(re.findall(r"Reason[.]([A-Z_]+)", Path(policy.__file__).read_text(encoding="utf-8")))
+    decisions = {f'dflash_tuner_decisions_total{{reason="{Reason[reason].value}"}} 0.0' for reason in reasons}
+    assert begun == phases | results | decisions
+    counters = {family.name for family in metrics.registry.collect() if family.type == "counter" and family.name.startswith("dflash_")}
+    open_sets = {"dflash_reconcile_errors", "dflash_api_requests"}  # kinds of errors; verbs, kinds and codes
+    assert counters - open_sets == {"dflash_reconcile", "dflash_rollout_phases", "dflash_tuner_decisions"}
+
+
+def test_the_newest_rollout_names_its_revision_and_who_asked_for_it() -> None:
+    metrics = Metrics()
+    metrics.show(KEY, StatusMetrics("Analyzing", {"r1": "stable", "r2": "candidate"}, rolled_out="r2", origin="Tuner"))
+    metrics.show(Key("ns", "other"), StatusMetrics("None", {}))
+    found = [line for line in lines(metrics) if line.startswith("dflash_rollout_info")]
+    assert found == ['dflash_rollout_info{deployment="demo",namespace="ns",origin="Tuner",revision="r2"} 1.0']
 
 
 def test_a_log_line_is_one_json_object_with_the_extra_fields() -> None:
