@@ -26,7 +26,6 @@ SETTINGS: Mapping[str, str] = {
 """Settings of the operator with seconds instead of the usual minutes."""
 BLOCKS = (8, 16)
 """Block sizes that are measured, in this order. What the tuner may find afterwards is mostly a shorter block for a high load."""
-GRACE_S = 180
 _VERSION = "import importlib.metadata as m; print(m.version({!r}))"
 
 
@@ -52,6 +51,7 @@ class Setup:
     memory: float | None = None
     max_concurrency: int = 40
     levels: tuple[int, ...] = (1, 8, 32)
+    grace_s: int = 180
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     engine_env: Mapping[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Setup:
             "blockSize": BLOCKS[0],
             "tuning": {"mode": "Advise", "blockSizes": sorted(BLOCKS), **TUNING},
             "rollout": self.rollout(),
-            "podTemplate": {"terminationGracePeriodSeconds": GRACE_S},
+            "podTemplate": {"terminationGracePeriodSeconds": self.grace_s},
         }
 
     def rollout(self) -> dict[str, Any]:
