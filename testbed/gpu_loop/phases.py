@@ -101,8 +101,9 @@ def auto(run: Run) -> Object:
         limit_s=_limit(run, 150),
         begin_within_s=min(240.0, _limit(run, 150)),
     )
+    after = _block(run)
     run.deployment.patch({"tuning": {"mode": "Advise"}})
-    return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": _block(run)}
+    return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": after}
 
 
 def collapse(run: Run) -> Object:
@@ -215,7 +216,7 @@ def _imposed(run: Run, block: int) -> float | None:
 def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float, begin_within_s: float = 60.0) -> Object:
     """Makes a change and follows the rollout that comes of it to its end. Returns how it ended."""
     before = _identity(run.deployment.status())
-    failed, answered = run.load.failed, sum(run.load.answered().values())
+    failed, answered = run.load.failed, dict(run.load.answered())
     run.timeline.note("change", what)
     begun = time.monotonic()
     change()
@@ -239,8 +240,8 @@ def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float
         "reason": rollout.get("reason"),
         "message": rollout.get("message"),
         "seconds": time.monotonic() - begun,
-        "met": run.load.answered().get(candidate, 0),
-        "answered": sum(run.load.answered().values()) - answered,
+        "met": run.load.answered().get(candidate, 0) - answered.get(candidate, 0),
+        "answered": sum(run.load.answered().values()) - sum(answered.values()),
         "failed": run.load.failed - failed,
         "analysis": rollout.get("analysis"),
         "told": told(run.deployment, run.operator.metrics()),
@@ -263,7 +264,9 @@ def _limit(run: Run, after_s: float) -> float:
 
 
 def _block(run: Run) -> int:
-    """Returns the block size in use."""
+    """Returns the block size in use; 1 if speculation is off."""
+    # The status is that of the newest spec only a moment after a change of the spec.
+    run.wait(lambda status: "speculation" in status, 10.0)
     return int((run.deployment.status().get("speculation") or {}).get("blockSize") or 1)
 
 

@@ -22,6 +22,7 @@ from testbed.process_node.pod_status import BackOff, ContainerState, pod_status,
 from testbed.process_node.probes import ExecuteInContainer, ProbeCount, ProbeSpec, ask
 from testbed.process_node.process import ContainerProcess
 from testbed.process_node.programs import Program, Programs
+from testbed.process_node.supervise import START_ERROR
 from testbed.watching_api import Object
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,8 @@ class PodRunner:
                 for state in self._states:
                     state.waits("CreateContainerConfigError", told)
                 self._dirty.set()
+            except (aiohttp.ClientError, OSError) as error:
+                log.warning("%s: not prepared, trying again: %s", self.key, error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._node.first_back_off_s)
         return None
@@ -194,7 +197,13 @@ class PodRunner:
         meta = self.pod["metadata"]
         restarts = state.restarts + (1 if state.terminated or state.last else 0)
         name = f"{meta['namespace']}_{meta['name']}_{container.name}_{restarts}"
-        process = await ContainerProcess.start(program, self._node.directory / f"{name}.log", f"{self._node.directory}/{name}")
+        try:
+            process = await ContainerProcess.start(program, self._node.directory / f"{name}.log", f"{self._node.directory}/{name}")
+        except OSError as error:  # the working directory is gone, or there are too many processes
+            state.runs(timestamp(), "", restarts)
+            state.ended(START_ERROR, str(error))
+            self._dirty.set()
+            return START_ERROR
         self._processes[container.name] = process
         self._record(container, program, process)
         state.runs(timestamp(), f"process://{process.pid}", restarts)
