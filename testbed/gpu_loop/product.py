@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_controller.engines import ENGINES
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.measurement import Value
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import revision_metrics
@@ -20,6 +21,7 @@ from dflash_controller.observe.sources.scrape.ring import Ring
 from testbed.demo_deployment import Deployment
 
 _EVERY_S = 2.0
+_SAMPLE_S = 4.0
 _PAGE_TIMEOUT_S = 10.0
 
 
@@ -31,6 +33,7 @@ class Pages:
         self._follower = Follower(engine, speculation_on=True)
         self._url = url
         self._ring = Ring(3600.0)
+        self._samples: list[LoadSample] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
         self.last_page = ""
@@ -47,7 +50,7 @@ class Pages:
         self._read()
 
     def figures(self) -> dict[str, Any]:
-        """Returns the metrics of the whole block as the operator shows them, and as one load sample of its tuner."""
+        """Returns the metrics of the whole block as the operator shows them, and its load samples as the tuner gets them."""
         window = self._ring.window(time.monotonic())
         if window is None:
             return {}
@@ -57,9 +60,11 @@ class Pages:
             for name in ("acceptance_length", "concurrency", "tokens_per_second", "block_size", "step_time_s")
             if isinstance(measured := getattr(shown, name), Value)
         }
-        sample = self._follower.take(window, time.time())
-        if sample is not None:
-            figures["sample"] = {"step_s": sample.step_s, "concurrency": sample.concurrency, "excluded": sample.excluded}
+        # The first one is never steady, because nothing is known of the load before it.
+        figures["samples"] = [
+            {"step_s": sample.step_s, "concurrency": sample.concurrency, "excluded": sample.excluded, "inconsistent": sample.inconsistent}
+            for sample in self._samples[1:]
+        ]
         return {**figures, "window_s": window.seconds, "slowest_page_s": self.slowest_s}
 
     def _run(self) -> None:
@@ -77,6 +82,10 @@ class Pages:
         page = read_page(self.last_page, self._schema)
         if page is not None:
             self._ring.add((began + time.monotonic()) / 2, page)
+            step = self._ring.step(_SAMPLE_S, 10 * _SAMPLE_S)
+            sample = self._follower.take(step, time.time()) if step is not None else None
+            if sample is not None:
+                self._samples.append(sample)
 
 
 def told(deployment: Deployment, operator_page: str) -> dict[str, Any]:
