@@ -101,12 +101,8 @@ def gauges(page: str, deployment: str) -> dict[str, float]:
         if not family.name.startswith(("dflash_tuner_", "dflash_startup_")):
             continue
         for sample in family.samples:
-            if sample.labels.get("name") == deployment or sample.labels.get("deployment") == deployment:
-                others = [
-                    value
-                    for name, value in sorted(sample.labels.items())
-                    if name not in ("namespace", "deployment") and value != deployment
-                ]
+            if sample.labels.get("deployment") == deployment:
+                others = [value for label, value in sorted(sample.labels.items()) if label not in ("namespace", "deployment")]
                 found[" ".join([sample.name.removeprefix("dflash_"), *others])] = sample.value
     return found
 

@@ -105,7 +105,10 @@ class Setup:
         if self.simulator:
             return {"vllm": "0.26.0", "sglang": "0.5.23"}[self.engine]
         command = [self.python or "python3", "-c", _VERSION.format(self.engine)]
-        answer = subprocess.run(command, capture_output=True, text=True, env=engine_environment(self.engine_env), check=False)
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, env=engine_environment(self.engine_env), check=False)
+        except OSError as error:
+            raise SetupError(f"{command[0]} cannot be started: {error.strerror}") from None
         found = re.match(r"\d+(\.\d+)+", answer.stdout.strip())
         if found is None:
             raise SetupError(f"{command[0]} has no {self.engine}: {(answer.stderr.strip().splitlines() or ['no version'])[-1]}")
