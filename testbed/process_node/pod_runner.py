@@ -54,7 +54,7 @@ class PodRunner:
         self.pod = pod
         self._address = address
         self._node = node
-        self._started_at = timestamp()
+        self._started_at = str((pod.get("status") or {}).get("startTime") or timestamp())
         self._states: list[ContainerState] = []
         self._stopping = asyncio.Event()
         self._stop_by_s: float | None = None
