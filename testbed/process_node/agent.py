@@ -98,10 +98,10 @@ class Agent:
 
     def _address_of(self, pod: Object) -> str:
         """Returns the address that a pod has from an earlier agent, or else a free one."""
-        earlier = (pod.get("status") or {}).get("podIP")
+        earlier = str((pod.get("status") or {}).get("podIP"))
         if earlier in self._addresses:
             self._addresses.remove(earlier)
-            return str(earlier)
+            return earlier
         return self._addresses.popleft()
 
     async def _beat(self) -> None:

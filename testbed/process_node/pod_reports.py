@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from testbed.process_node.container import Container
-from testbed.process_node.node_api import NodeApi
+from testbed.process_node.node_api import Conflict, NodeApi
 from testbed.process_node.process import ContainerProcess
 from testbed.process_node.programs import Program
 from testbed.watching_api import Object
@@ -109,7 +109,7 @@ class PodReports:
                 log.error("%s: refused: %s", self.key, error)
                 if error.status < 500:
                     return
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (aiohttp.ClientError, OSError, TimeoutError, Conflict) as error:
                 log.warning("%s: not written, trying again: %s", self.key, error)
             else:
                 return
