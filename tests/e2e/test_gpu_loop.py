@@ -27,7 +27,7 @@ NEAR_PERCENT = 10.0
 
 
 def test_the_loop_on_processes_serves_changes_refuses_and_drains_without_a_failed_request(tmp_path: Path, say: Say) -> None:
-    setup = Setup(engine="vllm", model="hybrid", out=tmp_path, layers=12, simulator=True, share=2, levels=(LOAD,), grace_s=32)
+    setup = Setup(engine="vllm", model="hybrid", out=tmp_path, layers=12, simulator=True, share=3, levels=(LOAD,), grace_s=32)
     with running(setup, budget_s=BUDGET_S, level_s=6.0, prometheus=True, keep=None, tell=lambda _: None) as run, ExitStack() as stack:
         run.report.add("serve", phases.serve(run))
         run.begin_load(stack)

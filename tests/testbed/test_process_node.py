@@ -294,8 +294,8 @@ def test_engines_end_with_a_killed_node_agent_and_run_again_with_the_next_one(cl
 
     try:
         wait_until(lambda: pods.engine("one")["restartCount"] == 1, "the next agent to start the engine")
-    finally:
-        print(node.log.read_text()[-3000:], pods.get("one")["status"])
+    except TimeoutError as error:
+        pytest.fail(f"{error}: {pods.get('one')['status']}\n{node.log.read_text()[-3000:]}")
     assert complete(pods.wait_ready("one"), 10) == 10
 
 
