@@ -113,7 +113,7 @@ def _levels(content: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Product against clients",
         "",
-        "Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
+        "Per replica. Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
         "",
     ]
     lines += [

@@ -51,6 +51,7 @@ class Setup:
     memory: float | None = None
     max_concurrency: int = 40
     levels: tuple[int, ...] = (1, 8, 32)
+    replicas: int = 1
     grace_s: int = 180
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class Setup:
                 "env": [{"name": name, "value": value} for name, value in self.env.items()],
             },
             "accelerator": {"product": product},
-            "replicas": 1,
+            "replicas": self.replicas,
             "blockSize": BLOCKS[0],
             "tuning": {"mode": "Advise", "blockSizes": sorted(BLOCKS), **TUNING},
             "rollout": self.rollout(),
@@ -144,9 +145,11 @@ class Setup:
     def rollout(self) -> dict[str, Any]:
         """Returns a rollout whose trial takes seconds. Engines whose acceptance is imposed take drafts that the target would refuse, so
         their texts differ and are not judged."""
+        # Without a free GPU a candidate takes the place of a replica.
+        room = {} if (self.gpus or 1) * self.share > self.replicas else {"maxSurge": 0, "maxUnavailable": 1}
         imposed = self.shape is not None and not self.simulator
         probe = {**TUNED_ROLLOUT["probe"], **({"maxMismatchPercent": 100} if imposed else {})}
-        return {**TUNED_ROLLOUT, "probe": probe, "deadline": "3m"}
+        return {**TUNED_ROLLOUT, **room, "probe": probe, "deadline": "3m"}
 
     @property
     def collapsed(self) -> str | None:

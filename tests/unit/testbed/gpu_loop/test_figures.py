@@ -35,6 +35,8 @@ def test_a_request_that_lies_partly_in_the_window_counts_with_that_share() -> No
     figures = client_figures(log, Parts(), began_s=1000.0, start=1005.0, end=1011.0)
     assert figures["tokens_per_second"] == pytest.approx((50 + 50) / 6)
     assert figures["concurrency"] == pytest.approx(1.0)
+    of_two = client_figures(log, Parts(), began_s=1000.0, start=1005.0, end=1011.0, replicas=2)
+    assert (of_two["tokens_per_second"], of_two["concurrency"]) == (figures["tokens_per_second"] / 2, 0.5)
 
 
 def test_prompts_have_the_asked_number_of_words_and_no_two_are_the_same() -> None:

@@ -83,3 +83,18 @@ def test_a_folder_of_weights_is_found_by_the_engine_under_the_name_in_the_spec(t
 def test_a_model_that_cannot_be_served_is_named(tmp_path: Path, model: str, drafter: str | None, said: str) -> None:
     with pytest.raises(SetupError, match=said):
         Setup(engine="vllm", model=model, out=tmp_path, drafter=drafter).prepare()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "share", "replicas", "surge", "unavailable"), [(1, 2, 1, 1, 0), (2, 1, 1, 1, 0), (2, 1, 2, 0, 1), (2, 2, 2, 1, 0)]
+)
+def test_a_candidate_takes_the_place_of_a_replica_only_where_no_gpu_is_free(
+    tmp_path: Path, gpus: int, share: int, replicas: int, surge: int, unavailable: int
+) -> None:
+    setup = Setup(engine="vllm", model="dense", out=tmp_path, gpus=gpus, share=share, replicas=replicas)
+    assert (setup.rollout()["maxSurge"], setup.rollout()["maxUnavailable"]) == (surge, unavailable)
+
+
+def test_more_replicas_than_gpus_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"--out={tmp_path}", "--simulator", "--gpus=2", "--replicas=3"]) == 2
+    assert capsys.readouterr().err == "make gpu: 3 replicas need as many GPUs; there are 2, each offered 1 times\n"
