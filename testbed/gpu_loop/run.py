@@ -81,8 +81,9 @@ class Run:
 
     def begin_load(self, stack: ExitStack) -> None:
         """Begins the load with one client for each replica. It lasts until ``stack`` ends."""
-        # The simulator counts a token for four letters, and a made word has six.
-        mix = Mix({"made": 1.0}, max_tokens=400, prompt_tokens=24 if self.setup.simulator else 64, stream=0.5)
+        # A word is one token of a made tokenizer, but about four of a real one, and two as the simulator counts.
+        words = 24 if self.setup.simulator else 64 if self.setup.shape else 16
+        mix = Mix({"made": 1.0}, max_tokens=400, prompt_tokens=words, stream=0.5)
         self.traffic = stack.enter_context(
             ServiceTraffic(
                 self.cluster,
