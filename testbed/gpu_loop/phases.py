@@ -26,6 +26,7 @@ _ENDS = ("Completed", "RolledBack", "Held", "Superseded")
 _TRIAL_CLIENTS = 8
 _WORTH = 0.04
 """Lead of a block size, as a share, that a trial of minutes can show."""
+_PATIENT_S, _STAYS_S = 240.0, 60.0
 _DRAIN_CLIENTS = 8
 _DRAIN_BEYOND_S = 12.0
 """Seconds that requests under way are to last beyond the preStop pause."""
@@ -94,12 +95,14 @@ def auto(run: Run) -> Object:
     gain = 100 * (lead(clients) - 1)
     run.resize(clients)
     run.timeline.note("load", f"{clients} clients; block {other} measured {gain:+.1f} % against {current}")
+    # Where the other block is no faster, the right decision is to stay, and a minute shows it.
+    patience_s = _PATIENT_S if gain > 100 * _WORTH else _STAYS_S
     found = _follow(
         run,
         f"Auto at {clients} clients",
         lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}),
         limit_s=_limit(run, 150),
-        begin_within_s=min(240.0, _limit(run, 150)),
+        begin_within_s=min(patience_s, _limit(run, 150)),
     )
     after = _block(run)
     run.deployment.patch({"tuning": {"mode": "Advise"}})
