@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--extra-arg", action="append", default=[], metavar="--FLAG=VALUE", help="flag for spec.engine.extraArgs")
     run.add_argument("--simulator", action="store_true", help="the engine simulator is the engine: no GPU is needed")
     run.add_argument("--gpus", type=int, help="use only so many GPUs (default: all)")
+    run.add_argument("--replicas", type=int, default=1, help="replicas; with as many as GPUs a candidate takes the place of one")
     run.add_argument("--share", type=int, help="offer each GPU so many times (default: 2 with one GPU, for a trial beside what serves)")
     run.add_argument("--memory", type=float, help="share of a GPU's memory for one engine (default: 0.42 on a shared GPU)")
     run.add_argument(
@@ -74,6 +75,8 @@ def _run(options: argparse.Namespace) -> int:
         raise SetupError(f"no phase {', '.join(unknown)}; there are {', '.join(PHASES)}")
     gpus = options.gpus or (1 if options.simulator else len(find_gpus()))
     share = options.share or (2 if gpus == 1 else 1)
+    if options.replicas > gpus * share:
+        raise SetupError(f"{options.replicas} replicas need as many GPUs; there are {gpus}, each offered {share} times")
     setup = Setup(
         engine=options.engine,
         model=options.model,
@@ -85,6 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         version=options.engine_version,
         simulator=options.simulator,
         gpus=gpus,
+        replicas=options.replicas,
         share=share,
         memory=options.memory or (0.42 if share > 1 and not options.simulator else None),
         max_concurrency=options.max_concurrency,

@@ -86,12 +86,12 @@ class Words(Shots):
         return Shot(shot.workload, prompt, shot.max_tokens, shot.stream)
 
 
-def client_figures(log: Log, parts: Parts, began_s: float, start: float, end: float) -> dict[str, Any]:
-    """Returns what the clients saw between two moments of the monotonic clock."""
+def client_figures(log: Log, parts: Parts, began_s: float, start: float, end: float, replicas: int = 1) -> dict[str, Any]:
+    """Returns what the clients saw between two moments of the monotonic clock; rates and concurrency are per replica."""
     report = summarize(Log(list(log.completions)), start - began_s, end - began_s, None)
     return {
-        "tokens_per_second": report.tokens_per_second,
-        "concurrency": report.mean_concurrency,
+        "tokens_per_second": report.tokens_per_second / replicas,
+        "concurrency": report.mean_concurrency / replicas,
         "requests": report.requests,
         "latency_mean_s": report.latency_s["mean"],
         "time_to_first_token_mean_s": report.time_to_first_token_s["mean"],

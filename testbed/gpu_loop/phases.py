@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from testbed.gpu_loop.clients import Words, client_figures
@@ -26,6 +26,7 @@ _ENDS = ("Completed", "RolledBack", "Held", "Superseded")
 _TRIAL_CLIENTS = 8
 _WORTH = 0.04
 """Lead of a block size, as a share, that a trial of minutes can show."""
+_PATIENT_S, _STAYS_S = 240.0, 60.0
 _DRAIN_CLIENTS = 8
 _DRAIN_BEYOND_S = 12.0
 """Seconds that requests under way are to last beyond the preStop pause."""
@@ -62,7 +63,7 @@ def load(run: Run) -> Object:
 def change_by_hand(run: Run) -> Object:
     """Asks for the other block size, so that both are measured."""
     other = next(block for block in BLOCKS if block != _block(run))
-    run.load.resize(_TRIAL_CLIENTS)
+    run.resize(_TRIAL_CLIENTS)
     return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=_limit(run, 90))
 
 
@@ -72,7 +73,7 @@ def advise(run: Run) -> Object:
     for clients in run.setup.levels:
         if run.remaining_s() < 30:
             break
-        run.load.resize(clients)
+        run.resize(clients)
         time.sleep(min(run.level_s, _ADVISE_S))
         now = told(run.deployment, run.operator.metrics())
         said.append({"clients": clients, "block": _block(run), "told": now, "predicted": _text_keys(predicted(now))})
@@ -92,24 +93,27 @@ def auto(run: Run) -> Object:
     busy = [clients for clients in run.setup.levels if clients >= _TRIAL_CLIENTS and lead(clients) > 1 + _WORTH]
     clients = max(busy or run.setup.levels, key=lead)
     gain = 100 * (lead(clients) - 1)
-    run.load.resize(clients)
+    run.resize(clients)
     run.timeline.note("load", f"{clients} clients; block {other} measured {gain:+.1f} % against {current}")
+    # Where the other block is no faster, the right decision is to stay, and a minute shows it.
+    patience_s = _PATIENT_S if gain > 100 * _WORTH else _STAYS_S
     found = _follow(
         run,
         f"Auto at {clients} clients",
         lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}),
         limit_s=_limit(run, 150),
-        begin_within_s=min(240.0, _limit(run, 150)),
+        begin_within_s=min(patience_s, _limit(run, 150)),
     )
+    after = _block(run)
     run.deployment.patch({"tuning": {"mode": "Advise"}})
-    return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": _block(run)}
+    return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": after}
 
 
 def collapse(run: Run) -> Object:
     """Tries a drafter whose drafts are refused."""
     if run.setup.collapsed is None:
         return {"skipped": "there is no drafter that collapses for models with weights"}
-    run.load.resize(_TRIAL_CLIENTS)
+    run.resize(_TRIAL_CLIENTS)
     good = run.setup.drafter_name
     found = _follow(
         run,
@@ -122,34 +126,35 @@ def collapse(run: Run) -> Object:
 
 
 def drain(run: Run) -> Object:
-    """Scales to no replica under load: requests under way must end, and no new one is sent."""
-    pod = run.deployment.pods()[0]
-    url = run.deployment.urls()[0]
-    pause_s = pod["spec"]["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    """Takes one replica away under load: requests under way must end. The last one gets no new requests once it is terminating."""
+    pods = {pod["metadata"]["uid"]: pod for pod in run.deployment.pods()}
+    pause_s = next(iter(pods.values()))["spec"]["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     clients = [level["client"] for level in all_levels(run.report.content) if level["clients"] == _DRAIN_CLIENTS]
     speed = clients[-1]["tokens_per_second"] / _DRAIN_CLIENTS if clients else 200.0
     tokens = int(min(16000.0, max(500.0, speed * (pause_s + _DRAIN_BEYOND_S))))
-    before = run.load.failed
-    run.load.resize(2)
-    long = _Long(url, run.setup.target, _DRAIN_CLIENTS, tokens)
+    before, wanted = run.load.failed, _DRAIN_CLIENTS * len(pods)
+    run.resize(2)
+    long = _Long(run.deployment.urls(), run.setup.target, wanted, tokens)
     run.others.append(long.log)
     long.start()
     time.sleep(2.0)
     begun = time.monotonic()
-    run.deployment.patch({"replicas": 0})
-    uid = pod["metadata"]["uid"]
-    _wait_for(lambda: uid not in {one["metadata"]["uid"] for one in run.deployment.pods()}, run.remaining_s())
-    run.load.resize(0)
-    run.timeline.note("drain", f"the pod is terminating; {_DRAIN_CLIENTS} requests of {tokens} tokens are under way")
+    run.deployment.patch({"replicas": len(pods) - 1})
+    _wait_for(lambda: len(run.deployment.pods()) < len(pods), run.remaining_s())
+    if len(pods) == 1:
+        run.resize(0)
+    (uid,) = pods.keys() - {pod["metadata"]["uid"] for pod in run.deployment.pods()}
+    run.timeline.note("drain", f"a pod is terminating; {wanted} requests of {tokens} tokens are under way")
     gone = _wait_for(lambda: not _pod_exists(run, uid), min(300.0, run.remaining_s()))
-    long.join(30.0)
-    name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    long.join(60.0)
+    run.resize(0)
+    name = f"{pods[uid]['metadata']['namespace']}/{pods[uid]['metadata']['name']}"
     process: Object = next((item for item in reversed(run.node.ran()) if item["pod"] == name), {})
     return {
-        "what": f"{_DRAIN_CLIENTS} requests of {tokens} tokens under way",
+        "what": f"{wanted} requests of {tokens} tokens under way",
         "ended": "pod gone" if gone else "pod still there",
         "seconds": time.monotonic() - begun,
-        "requests_under_way": _DRAIN_CLIENTS,
+        "requests_under_way": wanted,
         "answered": len(long.log.completions),
         "whole": sum(one.tokens == tokens for one in long.log.completions),
         "errors": dict(long.log.errors),
@@ -157,7 +162,7 @@ def drain(run: Run) -> Object:
         "pre_stop_s": pause_s,
         "exit_code": process.get("exitCode"),
         "sigterm_to_end_s": process["endedAt"] - process["sigtermAt"] if {"endedAt", "sigtermAt"} <= process.keys() else None,
-        "message": f"exit code {process.get('exitCode')}, {len(long.log.completions)} of {_DRAIN_CLIENTS} answered",
+        "message": f"exit code {process.get('exitCode')}, {len(long.log.completions)} of {wanted} answered",
     }
 
 
@@ -178,19 +183,19 @@ LEAST_S: Mapping[str, float] = {"load": 40, "change by hand": 100, "load again":
 def _level(run: Run, block: int, clients: int) -> Object:
     traffic = run.load
     run.timeline.note("load", f"{clients} clients at block {block}")
-    traffic.resize(clients)
+    run.resize(clients)
     time.sleep(_SETTLE_S)
     failed = traffic.failed
-    pages = Pages(run.setup.engine, run.deployment.urls()[0])
+    pages = Pages(run.setup.engine, run.deployment.urls())
     with pages:
         start = time.monotonic()
         time.sleep(run.level_s)
         end = time.monotonic()
     now = told(run.deployment, run.operator.metrics())
     # Requests under way at the end count with their share once they are answered.
-    client = client_figures(traffic.log, run.parts, traffic.began_s, start, end)
+    client = client_figures(traffic.log, run.parts, traffic.began_s, start, end, run.setup.replicas)
     time.sleep(min(15.0, 0.5 + 1.5 * (client["latency_mean_s"] or 1.0)))
-    client = client_figures(traffic.log, run.parts, traffic.began_s, start, end)
+    client = client_figures(traffic.log, run.parts, traffic.began_s, start, end, run.setup.replicas)
     return {
         "block": block,
         "clients": clients,
@@ -215,7 +220,7 @@ def _imposed(run: Run, block: int) -> float | None:
 def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float, begin_within_s: float = 60.0) -> Object:
     """Makes a change and follows the rollout that comes of it to its end. Returns how it ended."""
     before = _identity(run.deployment.status())
-    failed, answered = run.load.failed, sum(run.load.answered().values())
+    failed, answered = run.load.failed, dict(run.load.answered())
     run.timeline.note("change", what)
     begun = time.monotonic()
     change()
@@ -239,8 +244,8 @@ def _follow(run: Run, what: str, change: Callable[[], object], *, limit_s: float
         "reason": rollout.get("reason"),
         "message": rollout.get("message"),
         "seconds": time.monotonic() - begun,
-        "met": run.load.answered().get(candidate, 0),
-        "answered": sum(run.load.answered().values()) - answered,
+        "met": run.load.answered().get(candidate, 0) - answered.get(candidate, 0),
+        "answered": sum(run.load.answered().values()) - sum(answered.values()),
         "failed": run.load.failed - failed,
         "analysis": rollout.get("analysis"),
         "told": told(run.deployment, run.operator.metrics()),
@@ -263,7 +268,9 @@ def _limit(run: Run, after_s: float) -> float:
 
 
 def _block(run: Run) -> int:
-    """Returns the block size in use."""
+    """Returns the block size in use; 1 if speculation is off."""
+    # The status is that of the newest spec only a moment after a change of the spec.
+    run.wait(lambda status: "speculation" in status, 10.0)
     return int((run.deployment.status().get("speculation") or {}).get("blockSize") or 1)
 
 
@@ -287,10 +294,10 @@ def _wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
 class _Long(threading.Thread):
     """Some long requests, sent once."""
 
-    def __init__(self, url: str, model: str, clients: int, tokens: int) -> None:
+    def __init__(self, urls: Sequence[str], model: str, clients: int, tokens: int) -> None:
         super().__init__(name="long requests", daemon=True)
         mix = Mix({"long": 1.0}, max_tokens=tokens, prompt_tokens=64, stream=0.5)
-        self._client = Client(Target([url], model, timeout_s=400), Words(mix, seed=1))
+        self._client = Client(Target(urls, model, timeout_s=400), Words(mix, seed=1))
         self._clients = clients
         self.log = self._client.log
 

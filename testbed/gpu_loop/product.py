@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.request import urlopen
@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_controller.engines import ENGINES
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.measurement import Value
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import revision_metrics
@@ -20,21 +21,18 @@ from dflash_controller.observe.sources.scrape.ring import Ring
 from testbed.demo_deployment import Deployment
 
 _EVERY_S = 2.0
+_SAMPLE_S = 4.0
 _PAGE_TIMEOUT_S = 10.0
 
 
 class Pages:
-    """Reads the /metrics page of one engine from its own thread during its ``with`` block, and computes what the operator would."""
+    """Reads the /metrics pages of engines from its own thread during its ``with`` block, and computes what the operator would."""
 
-    def __init__(self, engine: str, url: str) -> None:
+    def __init__(self, engine: str, urls: Sequence[str]) -> None:
+        self._engines = [_Engine(engine, url) for url in urls]
         self._schema = ENGINES[engine].metric_schema
-        self._follower = Follower(engine, speculation_on=True)
-        self._url = url
-        self._ring = Ring(3600.0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
-        self.last_page = ""
-        self.slowest_s = 0.0
 
     def __enter__(self) -> Pages:
         self._read()
@@ -47,36 +45,64 @@ class Pages:
         self._read()
 
     def figures(self) -> dict[str, Any]:
-        """Returns the metrics of the whole block as the operator shows them, and as one load sample of its tuner."""
-        window = self._ring.window(time.monotonic())
-        if window is None:
+        """Returns the metrics of the whole block as the operator shows them, and its load samples as the tuner gets them. Tokens per second
+        are per replica."""
+        windows = [window for engine in self._engines if (window := engine.ring.window(time.monotonic()))]
+        if not windows:
             return {}
-        shown = revision_metrics(self._schema, [window], expected=1, speculation_on=True)
+        shown = revision_metrics(self._schema, windows, expected=len(windows), speculation_on=True)
         figures: dict[str, Any] = {
             name: measured.value
             for name in ("acceptance_length", "concurrency", "tokens_per_second", "block_size", "step_time_s")
             if isinstance(measured := getattr(shown, name), Value)
         }
-        sample = self._follower.take(window, time.time())
-        if sample is not None:
-            figures["sample"] = {"step_s": sample.step_s, "concurrency": sample.concurrency, "excluded": sample.excluded}
-        return {**figures, "window_s": window.seconds, "slowest_page_s": self.slowest_s}
+        if "tokens_per_second" in figures:
+            figures["tokens_per_second"] /= len(windows)
+        # The first one is never steady, because nothing is known of the load before it.
+        figures["samples"] = [
+            {"step_s": sample.step_s, "concurrency": sample.concurrency, "excluded": sample.excluded, "inconsistent": sample.inconsistent}
+            for engine in self._engines
+            for sample in engine.samples[1:]
+        ]
+        return {**figures, "window_s": shown.window_s, "slowest_page_s": max(engine.slowest_s for engine in self._engines)}
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_S):
             self._read()
 
     def _read(self) -> None:
+        for engine in self._engines:
+            engine.read()
+
+
+class _Engine:
+    """The pages of one engine."""
+
+    def __init__(self, engine: str, url: str) -> None:
+        self._schema = ENGINES[engine].metric_schema
+        self._follower = Follower(engine, speculation_on=True)
+        self._url = url
+        self.ring = Ring(3600.0)
+        self.samples: list[LoadSample] = []
+        self.slowest_s = 0.0
+
+    def read(self) -> None:
         began = time.monotonic()
         try:
             with urlopen(f"{self._url}/metrics", timeout=_PAGE_TIMEOUT_S) as answer:
-                self.last_page = answer.read().decode()
+                text = answer.read().decode()
         except OSError:
             return
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
-        page = read_page(self.last_page, self._schema)
-        if page is not None:
-            self._ring.add((began + time.monotonic()) / 2, page)
+        ended = time.monotonic()
+        self.slowest_s = max(self.slowest_s, ended - began)
+        page = read_page(text, self._schema)
+        if page is None:
+            return
+        self.ring.add((began + ended) / 2, page)
+        step = self.ring.step(_SAMPLE_S, 10 * _SAMPLE_S)
+        sample = self._follower.take(step, time.time()) if step is not None else None
+        if sample is not None:
+            self.samples.append(sample)
 
 
 def told(deployment: Deployment, operator_page: str) -> dict[str, Any]:
@@ -92,12 +118,8 @@ def gauges(page: str, deployment: str) -> dict[str, float]:
         if not family.name.startswith(("dflash_tuner_", "dflash_startup_")):
             continue
         for sample in family.samples:
-            if sample.labels.get("name") == deployment or sample.labels.get("deployment") == deployment:
-                others = [
-                    value
-                    for name, value in sorted(sample.labels.items())
-                    if name not in ("namespace", "deployment") and value != deployment
-                ]
+            if sample.labels.get("deployment") == deployment:
+                others = [value for label, value in sorted(sample.labels.items()) if label not in ("namespace", "deployment")]
                 found[" ".join([sample.name.removeprefix("dflash_"), *others])] = sample.value
     return found
 

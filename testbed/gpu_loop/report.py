@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _levels(content: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Product against clients",
         "",
-        "Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
+        "Per replica. Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
         "",
     ]
     lines += [
@@ -128,9 +129,15 @@ def _levels(content: Mapping[str, Any]) -> list[str]:
             f"| {_number(product.get('step_time_s'), 1, 1000)} ({_percent(off['step_time_s'])}) "
             f"| {_number(product.get('concurrency'), 1)} ({_percent(off['concurrency'])}) "
             f"| {_number(client.get('time_to_first_token_mean_s'), 0, 1000)} | {level['failed']} "
-            f"| {(product.get('sample') or {}).get('excluded', '')} |"
+            f"| {_excluded(product.get('samples') or [])} |"
         )
     return [*lines, ""]
+
+
+def _excluded(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Returns why load samples are no points of the tuner's curve, and how many of all."""
+    reasons = Counter(sample["excluded"] for sample in samples if sample["excluded"])
+    return ", ".join(f"{reason} {count} of {len(samples)}" for reason, count in reasons.most_common())
 
 
 def _decisions(content: Mapping[str, Any]) -> list[str]:

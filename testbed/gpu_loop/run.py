@@ -75,10 +75,15 @@ class Run:
             raise RuntimeError("there is no load yet: the phase serve begins it")
         return self.traffic
 
+    def resize(self, clients: int) -> None:
+        """Sets the number of clients for each replica."""
+        self.load.resize(clients * self.setup.replicas)
+
     def begin_load(self, stack: ExitStack) -> None:
-        """Begins the load with one client. It lasts until ``stack`` ends."""
-        # The simulator counts a token for four letters, and a made word has six.
-        mix = Mix({"made": 1.0}, max_tokens=400, prompt_tokens=24 if self.setup.simulator else 64, stream=0.5)
+        """Begins the load with one client for each replica. It lasts until ``stack`` ends."""
+        # A word is one token of a made tokenizer, but about four of a real one, and two as the simulator counts.
+        words = 24 if self.setup.simulator else 64 if self.setup.shape else 16
+        mix = Mix({"made": 1.0}, max_tokens=400, prompt_tokens=words, stream=0.5)
         self.traffic = stack.enter_context(
             ServiceTraffic(
                 self.cluster,
@@ -86,7 +91,7 @@ class Run:
                 NAME,
                 model=self.setup.target,
                 mix=mix,
-                concurrency=1,
+                concurrency=self.setup.replicas,
                 shots=Words(mix),
                 client=partial(StreamClient, parts=self.parts),
             )
@@ -153,6 +158,7 @@ def _described(setup: Setup, gpus: list[Gpu], product: str) -> dict[str, Any]:
         "layers": setup.layers or (setup.shape.layers if setup.shape else None),
         "product": product,
         "gpus": len(gpus),
+        "replicas": setup.replicas,
         "each GPU offered": setup.share,
         "simulated": setup.simulator,
         "processors": os.cpu_count(),

@@ -26,7 +26,6 @@ SETTINGS: Mapping[str, str] = {
 """Settings of the operator with seconds instead of the usual minutes."""
 BLOCKS = (8, 16)
 """Block sizes that are measured, in this order. What the tuner may find afterwards is mostly a shorter block for a high load."""
-GRACE_S = 180
 _VERSION = "import importlib.metadata as m; print(m.version({!r}))"
 
 
@@ -52,6 +51,8 @@ class Setup:
     memory: float | None = None
     max_concurrency: int = 40
     levels: tuple[int, ...] = (1, 8, 32)
+    replicas: int = 1
+    grace_s: int = 180
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     engine_env: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +106,10 @@ class Setup:
         if self.simulator:
             return {"vllm": "0.26.0", "sglang": "0.5.23"}[self.engine]
         command = [self.python or "python3", "-c", _VERSION.format(self.engine)]
-        answer = subprocess.run(command, capture_output=True, text=True, env=engine_environment(self.engine_env), check=False)
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, env=engine_environment(self.engine_env), check=False)
+        except OSError as error:
+            raise SetupError(f"{command[0]} cannot be started: {error.strerror}") from None
         found = re.match(r"\d+(\.\d+)+", answer.stdout.strip())
         if found is None:
             raise SetupError(f"{command[0]} has no {self.engine}: {(answer.stderr.strip().splitlines() or ['no version'])[-1]}")
@@ -131,19 +135,21 @@ class Setup:
                 "env": [{"name": name, "value": value} for name, value in self.env.items()],
             },
             "accelerator": {"product": product},
-            "replicas": 1,
+            "replicas": self.replicas,
             "blockSize": BLOCKS[0],
             "tuning": {"mode": "Advise", "blockSizes": sorted(BLOCKS), **TUNING},
             "rollout": self.rollout(),
-            "podTemplate": {"terminationGracePeriodSeconds": GRACE_S},
+            "podTemplate": {"terminationGracePeriodSeconds": self.grace_s},
         }
 
     def rollout(self) -> dict[str, Any]:
         """Returns a rollout whose trial takes seconds. Engines whose acceptance is imposed take drafts that the target would refuse, so
         their texts differ and are not judged."""
+        # Without a free GPU a candidate takes the place of a replica.
+        room = {} if (self.gpus or 1) * self.share > self.replicas else {"maxSurge": 0, "maxUnavailable": 1}
         imposed = self.shape is not None and not self.simulator
         probe = {**TUNED_ROLLOUT["probe"], **({"maxMismatchPercent": 100} if imposed else {})}
-        return {**TUNED_ROLLOUT, "probe": probe, "deadline": "3m"}
+        return {**TUNED_ROLLOUT, **room, "probe": probe, "deadline": "3m"}
 
     @property
     def collapsed(self) -> str | None:

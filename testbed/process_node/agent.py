@@ -84,7 +84,7 @@ class Agent:
                 self._start(uid, pod)
 
     def _start(self, uid: str, pod: Object) -> None:
-        address = self._addresses.popleft()
+        address = self._address_of(pod)
         runner = self._runners[uid] = PodRunner(pod, address, self._node)
         task = self._tasks[uid] = asyncio.create_task(runner.run(), name=runner.key)
 
@@ -95,6 +95,14 @@ class Agent:
                 log.error("%s: %r", runner.key, error, exc_info=error)
 
         task.add_done_callback(ended)
+
+    def _address_of(self, pod: Object) -> str:
+        """Returns the address that a pod has from an earlier agent, or else a free one."""
+        earlier = str((pod.get("status") or {}).get("podIP"))
+        if earlier in self._addresses:
+            self._addresses.remove(earlier)
+            return earlier
+        return self._addresses.popleft()
 
     async def _beat(self) -> None:
         while True:

@@ -16,6 +16,10 @@ LEASE_S = 40
 """Lease duration, as the kubelet's."""
 
 
+class Conflict(Exception):
+    """Another writer was in the way: the same request may succeed now."""
+
+
 class NodeApi(WatchingApi):
     """The API server for one node agent. Use it as an async context manager."""
 
@@ -38,14 +42,22 @@ class NodeApi(WatchingApi):
             await self.request("PATCH", f"{_LEASES}/{name}", {"spec": spec}, "application/merge-patch+json")
 
     async def write_status(self, pod: Object, status: Mapping[str, Any]) -> None:
-        """Writes a pod's status. A pod that is gone, or another of the same name, is left alone."""
+        """Writes a pod's status. A pod that is gone, or another of the same name, is left alone. Raises Conflict."""
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        await self.request("PATCH", f"{_path(pod)}/status", body, _STRATEGIC, may=_GONE)
+        if await self.request("PATCH", f"{_path(pod)}/status", body, _STRATEGIC, may=_GONE) == 409:
+            await self._check(pod)
 
     async def remove(self, pod: Object) -> None:
-        """Removes a pod whose containers have ended."""
+        """Removes a pod whose containers have ended. Raises Conflict."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
-        await self.request("DELETE", _path(pod), options, may=_GONE)
+        if await self.request("DELETE", _path(pod), options, may=_GONE) == 409:
+            await self._check(pod)
+
+    async def _check(self, pod: Object) -> None:
+        """Raises Conflict if the pod is still there: not another of the same name, but another writer was in the way."""
+        found = await self.read(_path(pod))
+        if found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]:
+            raise Conflict(_path(pod))
 
     async def tell(self, pod: Object, node: str, type: str, reason: str, message: str) -> None:
         """Writes an Event about a pod."""

@@ -292,5 +292,42 @@ def test_engines_end_with_a_killed_node_agent_and_run_again_with_the_next_one(cl
         complete(url, 10)
     node.start()
 
-    wait_until(lambda: pods.engine("one")["restartCount"] == 1, "the next agent to start the engine")
+    try:
+        wait_until(lambda: pods.engine("one")["restartCount"] == 1, "the next agent to start the engine")
+    except TimeoutError as error:
+        pytest.fail(f"{error}: {pods.get('one')['status']}\n{node.log.read_text()[-3000:]}")
     assert complete(pods.wait_ready("one"), 10) == 10
+
+
+def test_a_pause_longer_than_the_grace_period_leaves_the_engine_two_seconds(node: ProcessNode, pods: Pods) -> None:
+    pods.create("one", spec={"terminationGracePeriodSeconds": 2}, lifecycle={"preStop": {"exec": {"command": ["sleep", "60"]}}})
+    url = pods.wait_ready("one")
+
+    with ThreadPoolExecutor(1) as pool:
+        cut = under_way(pool, url, 60_000)
+        pods.delete("one")
+        pods.wait_gone("one")
+        with pytest.raises(ConnectionError):
+            cut.result(10)
+
+    process = pods.process(node, "one")
+    assert process["sigkillAt"] - process["sigtermAt"] == pytest.approx(2, abs=1)
+
+
+def test_an_engine_that_failed_its_liveness_probe_still_has_its_grace_period_when_it_is_deleted(node: ProcessNode, pods: Pods) -> None:
+    pods.create("one", livenessProbe={**HEALTH, **QUICK, "failureThreshold": 2, "terminationGracePeriodSeconds": 1})
+    url = pods.wait_ready("one")
+    with ThreadPoolExecutor(1) as pool:
+        broken = under_way(pool, url, 20_000)
+        ask("PATCH", f"{url}/sim/faults", {"hang": True})
+        wait_until(lambda: pods.engine("one")["restartCount"] == 1, "the restart", 30)
+        with pytest.raises(ConnectionError):
+            broken.result(10)
+        url = pods.wait_ready("one")
+
+        long = under_way(pool, url, 400)
+        pods.delete("one")
+        assert long.result(30) == 400
+    pods.wait_gone("one")
+
+    assert pods.process(node, "one")["exitCode"] == 0

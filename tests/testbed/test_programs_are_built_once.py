@@ -30,7 +30,8 @@ def go_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _program(tools / "go", GO)
     for program in binaries.FAMILY_OF:
         monkeypatch.delenv("DFLASH_TESTBED_" + program.upper().replace("-", "_"), raising=False)
-    monkeypatch.delenv("DFLASH_TESTBED_USE_PATH", raising=False)
+    for name in ("DFLASH_TESTBED_USE_PATH", "DFLASH_TESTBED_PROGRAMS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("GO_CALLS", str(tmp_path / "calls"))
@@ -116,3 +117,21 @@ def test_a_program_on_path_is_taken_when_asked_for_and_new_enough(
     assert binaries.path_of("kubectl") != own
     monkeypatch.setenv("DFLASH_TESTBED_USE_PATH", "1")
     assert (binaries.path_of("kubectl") == own) is taken
+
+
+def test_programs_of_a_named_folder_are_used_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_calls: Path) -> None:
+    monkeypatch.setenv("DFLASH_TESTBED_PROGRAMS", str(tmp_path / "carried"))
+    with pytest.raises(binaries.BinaryError, match="is not a folder"):
+        binaries.path_of("helm")
+    carried = tmp_path / "carried"
+    carried.mkdir()
+    helm = _program(carried / "helm", "#!/bin/sh\n")
+    kwok = _program(carried / "kwok", "#!/bin/sh\n")
+    kwok.chmod(0o644)
+
+    assert binaries.path_of("helm") == helm
+    with pytest.raises(binaries.BinaryError, match="kwok, named by DFLASH_TESTBED_PROGRAMS, is not executable"):
+        binaries.path_of("kwok")
+    assert not go_calls.exists()
+    assert binaries.path_of("promtool").is_file()  # it is not in the folder, so it is built
+    assert go_calls.read_text().splitlines() == ["build"]
