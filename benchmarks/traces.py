@@ -1,4 +1,4 @@
-"""``python -m benchmarks.traces [--tables T.csv --accept A.csv]``: runs the tuner in closed loop over seven simulated days.
+"""``python -m benchmarks.traces [--tables T.csv --accept A.csv | --machines KIND]``: the tuner in closed loop over seven simulated days.
 
 A fleet of replicas serves a trace of load minute by minute. Tokens per second come from a measured table, log-interpolated in concurrency
 and clamped. A change restarts one replica after the other; while a replica restarts, its closed-loop clients go to the others. The tuner is
@@ -29,6 +29,7 @@ from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
 from benchmarks.traces_world import Cell, Trace, traces
+from benchmarks.tuner_machines import NAMES, reported_tables
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.priors import Prior, Priors
@@ -194,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.traces", description="The tuner in closed loop over simulated days.")
     parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
     parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
+    parser.add_argument("--machines", choices=sorted(NAMES), help="made and measured machines of this kind, in place of the tables")
     parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
     parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
@@ -201,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     days = options.days or (QUICK_DAYS if options.quick else DAYS)
     try:
-        table = load(options.tables, options.accept)
+        table = reported_tables(options.machines) if options.machines else load(options.tables, options.accept)
         blocks = two_blocks(table)
         chosen = subjects(table, blocks, options.cells, days)
     except ValueError as error:

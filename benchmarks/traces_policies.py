@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,8 +21,6 @@ NOISE = 0.05
 LOAD_NOISE = 0.015
 """Noise of concurrency, which comes from counters that advance with every step."""
 NOISY = 6.0
-_MIXTURE = re.compile(r"-A\d+(\.\d+)?B")
-"""Part of the names of models that activate some of their weights only."""
 DWELL_MIN = 30
 CHANGES_PER_DAY = 4
 WINDOW_MIN = 5
@@ -76,7 +73,7 @@ class Tuner:
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting
         self._prior = prior
-        self.mixture = _MIXTURE.search(setting.trace.cells[0].name) is not None
+        self.mixture = setting.trace.cells[0].machine.mixture
         self._draw = random.Random(seed)
         self.learner = Learner(prior.steps)
         self._changes: list[Change] = []
