@@ -175,7 +175,7 @@ class Batch:
 
     def _begin(self, now: float) -> None:
         admitted: list[Request] = []
-        while self.waiting and len(self.running) + len(admitted) < self.settings.max_concurrency:
+        while self.waiting and len(self.running) + len(admitted) < self.settings.served:
             request = self.waiting.popleft()
             request.admitted_s = now
             admitted.append(request)
