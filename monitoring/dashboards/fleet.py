@@ -133,6 +133,7 @@ def _traffic() -> Rows:
     def by_deployment(what: str) -> Query:
         return Query(of(f"dflash:deployment_{what}"), NAME)
 
+    serves = f"{of('dflash:max_concurrency', limit='effective')} * on ({BY}) {of('dflash:replicas_serving')}"
     usage = f"max by ({BY}) ({of('dflash:pod_kv_cache_usage')})"
     return Rows(
         "Traffic",
@@ -147,9 +148,11 @@ def _traffic() -> Rows:
             lines("Finished requests", "Per second, failed ones included.", "reqps", by_deployment("requests:rate2m"), stacked=True),
             lines(
                 "Requests running",
-                "Requests in the engines' batches, from their gauges; 0 while no step runs.",
+                "Requests in the engines' batches, from their gauges; 0 while no step runs. Dashed: what all replicas serve "
+                "at once, as their engines say.",
                 "short",
                 by_deployment("requests_running"),
+                Query(serves, f"{NAME} limit", dashed=True),
                 span=8,
             ),
             lines(

@@ -38,7 +38,15 @@ def page() -> str:
     for phase in ("Analyzing", "Completed"):
         notices = [{"reason": Reason.FIELD_FIGHT.value}]
         shown = StatusMetrics(
-            phase, {"r1": "stable", "r2": "candidate"}, analysis, conditions, notices, {"desired": 2, "serving": 1}, 900.0, 60.0
+            phase,
+            {"r1": "stable", "r2": "candidate"},
+            analysis,
+            conditions,
+            notices,
+            {"desired": 2, "serving": 1},
+            900.0,
+            60.0,
+            {"asked": 32, "effective": 16},
         )
         metrics.show(key, shown)
     numbers = {f"{PREDICTED}16": 900.0, f"{PREDICTED}1": 400.0, f"{MEASURED}16": 890.0, CROSSOVER: 9.0, "gainPercent": 1.0}
