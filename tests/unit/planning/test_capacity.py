@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.planning.revisions.capacity import by_block, effective
+from dflash_controller.planning.revisions.capacity import by_block, effective, limited
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.planning.state.inputs import Knowledge
@@ -142,3 +145,24 @@ def test_the_tuner_plans_with_what_the_engines_serve() -> None:
         world.plan()
     assert asked[0].max_concurrency == 16
     assert dict(asked[0].capacity)[16] == 16.0
+
+
+def test_a_limit_that_the_user_wrote_is_named_first() -> None:
+    world = settled(extraArgs=["--mamba-full-memory-ratio=0.9"])
+    world.metric_values = {"requestCapacity": 16.0}
+    world.settle()
+    assert "Remove --mamba-full-memory-ratio from spec.engine.extraArgs, or lower" in notices(world)["ConcurrencyLimited"]
+
+
+def test_a_revision_without_known_sizes_is_told_the_flag() -> None:
+    """A revision that an older operator resolved has no sizes of the cache, and its engines divide memory by themselves."""
+    record = stable(settled())
+    stored = record.resolved.to_json()
+    for name in ("cache", "weights_known"):
+        del stored[name]
+    old = replace(record, resolved=Resolved.from_json(stored))
+    assert "--max-mamba-cache-size" not in str(ENGINES["sglang"].launch(old.resolved.launch_request(old.speculation)).args)
+    message = limited(old, {"requestCapacity": 16.0})
+    assert message is not None
+    assert "Write --max-mamba-cache-size=160 in spec.engine.extraArgs" in message
+    assert Resolved.from_json(record.resolved.to_json()) == record.resolved
