@@ -451,5 +451,8 @@ def test_windows_that_were_mostly_prefill_are_counted() -> None:
     learner = Learner(PRIOR)
     now_s = fed(learner, 1, 10, excluded="Prefill")
     learned = learner.learned(now_s)
-    assert (learned.prefilling, learned.load_samples) == (6, 6)
+    assert (learned.prefilling, learned.waiting, learned.load_samples) == (6, 0, 6)
+    full = Learner(PRIOR)
+    now_s = fed(full, 1, 10, excluded="CacheFull")
+    assert (full.learned(now_s).prefilling, full.learned(now_s).waiting) == (0, 6)
     assert Learned.from_json(learned.to_json()) == learned
