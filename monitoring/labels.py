@@ -50,6 +50,7 @@ LABELS: Mapping[str, Label] = {
     ),
     "verdict": Label("verdict on such a metric", _words(*get_args(Verdict))),
     "side": Label("which value of such a metric", _words("candidate", "stable", "limit")),
+    "limit": Label("which number of requests served at once", _words("asked", "effective")),
     "state": Label("what a tuner does", _words(*get_args(TuningState))),
     "reason": Label("reason of a condition, a notice or the tuner's state", _words(*(reason.value for reason in Reason))),
     "name": Label("number of the tuner's decision; some end in a block size", r"[a-zA-Z]+\d*"),

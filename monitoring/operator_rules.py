@@ -24,6 +24,7 @@ NORMALISED = {
     "dflash:notice": (*DEPLOYMENT, "reason"),
     "dflash:replicas_desired": DEPLOYMENT,
     "dflash:replicas_serving": DEPLOYMENT,
+    "dflash:max_concurrency": (*DEPLOYMENT, "limit"),
     "dflash:startup_budget_seconds": DEPLOYMENT,
     "dflash:startup_seconds": DEPLOYMENT,
 }

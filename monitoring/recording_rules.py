@@ -123,6 +123,7 @@ MEANINGS = {
     "dflash:notice": "Always 1: a notice of the status.",
     "dflash:replicas_desired": "Replicas that the deployment should have.",
     "dflash:replicas_serving": "Replicas that serve.",
+    "dflash:max_concurrency": "Requests one replica serves at once (limit: asked, effective as its engine says).",
     "dflash:startup_budget_seconds": "How long an engine may take from the start of its container to Ready.",
     "dflash:startup_seconds": "The longest that a serving pod took from being made to Ready.",
     "dflash:tuner_input": "A number that its last decision rests on.",

@@ -137,6 +137,9 @@ class Engine(Protocol):
     def slots_per_request(self, request: LaunchRequest) -> int:
         """Slots of state that the engine counts for each request it serves; 0 where it does not count requests by them."""
 
+    def slots_flag(self, request: LaunchRequest) -> str:
+        """The flag that holds slots of state for the asked concurrency; empty where requests are not counted by them."""
+
     def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
         """Bytes of one accelerator that a request of ``context`` tokens holds; None where the target's shape is not known."""
 

@@ -101,7 +101,11 @@ class Resolved:
 
     @property
     def pre_stop_s(self) -> int:
-        """Pause in which endpoints forget the pod while the engine still answers."""
+        """Pause in which endpoints forget the pod while the engine still answers.
+
+        It is longer than both engines keep an idle connection (5 s: ``VLLM_HTTP_TIMEOUT_KEEP_ALIVE``, SGLang's ``timeout_keep_alive``), so
+        a client's pool has none left to this pod, except those that are in constant use.
+        """
         return min(15, self.grace_period_s // 4)
 
     @property

@@ -53,7 +53,7 @@ class DecodeWindow:
     excluded: str
     ended: EndedRequests
     prefill_s: float | None = None
-    """Seconds that the engine spent on prefill beside decoding; None where its metrics do not tell."""
+    """Seconds of prefill that lengthened the steps which ``told`` tells of; None where the metrics do not tell."""
 
     @property
     def own_step_s(self) -> float | None:

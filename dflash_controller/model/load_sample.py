@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PREFILL = "Prefill"
+"""Why a load sample is excluded whose time was mostly prefill."""
+WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
+"""Why one is excluded in which requests waited for a slot or for memory, be it in the middle of their decoding."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:

@@ -9,8 +9,9 @@ from dflash_controller.engines.resolve import Resolved
 SAFETY = 1.5
 """Safety factor on the load time: a shared link or disk is slower when several replicas start together."""
 COMPILE_S = 600
-"""Time for torch.compile, kernel builds and CUDA graph capture. Measured for an 8B target on one H100: 78 to 187 s in total. Kernels
-compiled just in time without a cache can add minutes."""
+"""Time for torch.compile, kernel builds and CUDA graph capture. Measured on one H100 from start to ready: 78 to 187 s for a
+dense 8B target; 224 and 243 s (vLLM 0.26.0), 165 s (SGLang 0.5.17) for a hybrid 9B. Kernels compiled just in time without a cache can add
+minutes, and so can a larger target, so the slowest start takes less than half of this."""
 SCHEDULING_S = 600
 """Time for scheduling and image pull, which count towards a progress deadline but not a startup probe."""
 PROBE_PERIOD_S = 10

@@ -111,12 +111,15 @@ class Learned:
 
     prefilling: int = 0
     """How many of ``load_samples`` were mostly prefill, so that their step times were left out."""
+    waiting: int = 0
+    """How many of them had requests that waited for a slot or for memory, so that their step times were left out."""
     prefill_share: float = 0.0
     """Part of the time that prefill took beside decoding, mean over the window. No block size changes it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "prefilling": self.prefilling,
+            "waiting": self.waiting,
             "prefillShare": self.prefill_share,
             "points": [[p.block, p.concurrency, p.seconds, p.weight, *([True] if p.prior else [])] for p in self.points],
             "loads": [[load.concurrency, load.share] for load in self.loads],
@@ -168,5 +171,6 @@ class Learned:
             inconsistent=data.get("inconsistent", 0),
             speeds=tuple((block, speed) for block, speed in data.get("speeds", ())),
             prefilling=data.get("prefilling", 0),
+            waiting=data.get("waiting", 0),
             prefill_share=data.get("prefillShare", 0.0),
         )

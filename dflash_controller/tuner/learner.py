@@ -130,6 +130,7 @@ class Learner:
             self._inconsistent.over(now_s, span_s).load_samples,
             self._speeds.over(now_s, span_s, window.acceptance),
             prefilling=window.prefilling,
+            waiting=window.waiting,
             prefill_share=window.prefill_share,
         )
 

@@ -33,8 +33,8 @@ LEAST_CONFIDENCE = 0.65
 BACK_OFF_S = DAY_S
 """Back-off after a block size was tried and rolled back; doubles with each failure in a row."""
 MOST_MISSES = 2
-MOSTLY_PREFILL = 0.5
-"""Part of the window's load samples from which the tuner names prefill as the reason that it learns nothing."""
+MOSTLY = 0.5
+"""Part of the window's load samples from which the tuner names what made them unfit as the reason that it learns nothing."""
 MAX_INCONSISTENT_SHARE = 0.5
 """The tuner holds when more than this share of the window's load samples have an inconsistent load."""
 
@@ -67,12 +67,7 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
         return TunerDecision("Held", Reason.LOAD_UNCERTAIN, message)
     comparison = compare(decision_inputs)
     if comparison is None:
-        message = f"Not enough traffic for a decision: {learned.load_samples} load samples in the last {inputs.policy.window_s} s"
-        if learned.prefilling > MOSTLY_PREFILL * learned.load_samples > 0:
-            message = (
-                f"{learned.prefilling} of {learned.load_samples} load samples in the last {inputs.policy.window_s} s were mostly prefill. "
-                "They say little about decoding, and at such a load the block size decides over less than a third of the time"
-            )
+        message = _nothing_learned(learned, inputs.policy.window_s)
         return TunerDecision("Learning", Reason.LEARNING, message)
     allowed_s = _allowed_at(inputs)
     current = inputs.speculation.max_block_size
@@ -101,6 +96,22 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
         return answer(*refusal)
     message = f"{_gain_text(comparison)}, which is worth a change: {_cost_text(comparison)}"
     return answer(Reason.TUNED, message, change_to=recommendation)
+
+
+def _nothing_learned(learned: Learned, window_s: int) -> str:
+    """Says why there is no comparison: most load samples were unfit for one reason, or there are too few."""
+    whole = f"{learned.load_samples} load samples in the last {window_s} s"
+    if learned.prefilling > MOSTLY * learned.load_samples > 0:
+        return (
+            f"{learned.prefilling} of {whole} were mostly prefill. They say little about decoding, and at such a load the block size "
+            "decides over less than a third of the time"
+        )
+    if learned.waiting > MOSTLY * learned.load_samples > 0:
+        return (
+            f"In {learned.waiting} of {whole} requests waited for a slot or for memory. Such samples give no step times: add replicas, or "
+            "see status.effectiveMaxConcurrency for what one replica serves"
+        )
+    return f"Not enough traffic for a decision: {whole}"
 
 
 def needed(serving: int) -> int:

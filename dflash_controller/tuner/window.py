@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.load_sample import PREFILL, WAITED, LoadSample
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.step_times import OFF
@@ -37,8 +37,6 @@ SIGNIFICANT = 3.0
 runs at every evaluation."""
 SCATTER = 1 / (0.6745 * math.sqrt(2))
 """Standard deviation of normal values ÷ the median distance of neighbours, which a few jumps do not change."""
-PREFILL = "Prefill"
-"""Why a load sample is excluded whose time was mostly prefill."""
 MOST_USUAL = 64
 SHOWN_S = 600.0
 
@@ -98,6 +96,7 @@ class _Slot:
     tallies: dict[int, Tally] = field(default_factory=dict)
     load_samples: int = 0
     prefilling: int = 0
+    waiting: int = 0
     steps_s: float = 0.0
     prefill_s: float = 0.0
 
@@ -112,6 +111,8 @@ class Sums:
     load_samples: int
     prefilling: int = 0
     """Load samples whose time was mostly prefill."""
+    waiting: int = 0
+    """Load samples in which requests waited for a slot or for memory."""
     prefill_share: float = 0.0
     """Part of the time that prefill took beside decoding."""
 
@@ -138,6 +139,7 @@ class DecisionWindow:
             self._slots.popleft()
         slot.load_samples += 1
         slot.prefilling += load_sample.excluded == PREFILL
+        slot.waiting += load_sample.excluded in WAITED
         slot.steps_s += load_sample.seconds
         slot.prefill_s += load_sample.seconds * load_sample.prefill_share
         if load_sample.concurrency > 0:
@@ -158,7 +160,7 @@ class DecisionWindow:
     def _sums(self, now_s: float, span_s: float) -> Sums:
         seconds: dict[int, float] = {}
         blocks: set[int] = set()
-        load_samples = recent = prefilling = 0
+        load_samples = recent = prefilling = waiting = 0
         steps_s = prefill_s = 0.0
         slots = list(takewhile(lambda slot: slot.at_s + self._slot_s > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
         for slot in slots:
@@ -166,7 +168,7 @@ class DecisionWindow:
                 break
             recent += 1
             load_samples += slot.load_samples
-            prefilling += slot.prefilling
+            prefilling, waiting = prefilling + slot.prefilling, waiting + slot.waiting
             steps_s, prefill_s = steps_s + slot.steps_s, prefill_s + slot.prefill_s
             for place, found in slot.seconds.items():
                 seconds[place] = seconds.get(place, 0.0) + found
@@ -175,7 +177,8 @@ class DecisionWindow:
         for block in sorted(blocks):
             within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
             acceptance.append(_seen(block, within, before))
-        return Sums(shares(seconds), tuple(acceptance), load_samples, prefilling, round(prefill_s / steps_s, 3) if steps_s else 0.0)
+        share = round(prefill_s / steps_s, 3) if steps_s else 0.0
+        return Sums(shares(seconds), tuple(acceptance), load_samples, prefilling, waiting, share)
 
 
 def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:

@@ -166,6 +166,7 @@ def _traffic() -> Rows:
     def by_deployment(what: str) -> Query:
         return Query(of(f"dflash:deployment_{what}"), NAME)
 
+    serves = f"{of('dflash:max_concurrency', limit='effective')} * on ({BY}) {of('dflash:replicas_serving')}"
     usage = f"max by ({BY}) ({of('dflash:pod_kv_cache_usage')})"
     return Rows(
         "Traffic",
@@ -198,9 +199,10 @@ def _traffic() -> Rows:
             lines(
                 "Requests running",
                 "Requests in the engines' batches, from their gauges; 0 while no step runs. It has no window, so it shows at once whether"
-                " the traffic has changed.",
+                " the traffic has changed. Dashed: what all replicas serve at once, as their engines say.",
                 "short",
                 by_deployment("requests_running"),
+                Query(serves, f"{NAME} limit", dashed=True),
                 span=6,
             ),
             lines(

@@ -127,6 +127,22 @@ class ParsedArgv:
         return int(self.values["max_running_requests"] or (_SGLANG_DFLASH_REQUESTS if self.drafting else _SGLANG_REQUESTS))
 
     @property
+    def state_slots(self) -> int | None:
+        """Slots of state that SGLang is told to hold; None where it divides the memory by itself, which is then enough."""
+        slots = self.values.get("max_mamba_cache_size") if self.engine == "sglang" else None
+        return None if slots is None else int(slots)
+
+    @property
+    def slots_per_request(self) -> int:
+        """Slots that SGLang counts for each request of a hybrid target (``_calculate_mamba_ratio``)."""
+        if self.values["disable_radix_cache"]:
+            return 1
+        strategy = self.values["mamba_radix_cache_strategy"]
+        if strategy == "no_buffer":
+            return 3
+        return 4 if self.values["disable_overlap_schedule"] or strategy == "extra_buffer_lazy" else 5
+
+    @property
     def metrics_enabled(self) -> bool:
         """Whether ``/metrics`` shows the engine's metrics."""
         return bool(self.values["enable_metrics"]) if self.engine == "sglang" else not self.values["disable_log_stats"]

@@ -137,7 +137,7 @@ class Host:
             return
         now = self.clock.now()
         due = max(next_event, min(finish, now + SLICE_S * self.clock.speed))
-        beginning = [*batch.in_service, *batch.waiting] if len(batch.in_service) < batch.settings.max_concurrency else batch.in_service
+        beginning = [*batch.in_service, *batch.waiting] if len(batch.in_service) < batch.settings.served else batch.in_service
         if any(request.streaming and request.first_token_s is None for request in beginning):
             due = next_event  # clients time from the first token, which must not wait for the end of a slice
         self._timer = asyncio.get_running_loop().call_later(max(0.0, due - now) / self.clock.speed, self._tick)

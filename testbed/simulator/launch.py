@@ -137,6 +137,8 @@ def _settings(
         drafter_revision=argv.drafter_revision,
         tensor_parallel=argv.tensor_parallel,
         max_concurrency=argv.max_concurrency,
+        state_slots=argv.state_slots or 0,
+        slots_per_request=argv.slots_per_request if engine == "sglang" else 0,
         metrics_enabled=argv.metrics_enabled,
         node_rank=argv.node_rank,
         extra_metric_labels=dict(argv.extra_metric_labels),

@@ -88,6 +88,7 @@ class SglangMetrics:
         page.cell("sglang:spec_num_steps").value = 1 if settings.block_size > 1 else 0
         self._kv_tokens = page.cell("sglang:max_total_num_tokens").value
         self._passes = 0
+        self._report_state(0)
         self._window_start_s = 0.0
         self._window_tokens = 0
         self._window_verifies = 0
@@ -159,11 +160,20 @@ class SglangMetrics:
         held = min(self._kv_tokens, batch.tokens_held)
         page.cell("sglang:num_running_reqs").value = running
         page.cell("sglang:num_queue_reqs").value = len(batch.waiting)
+        self._report_state(running)
         for name in ("sglang:num_used_tokens", "sglang:kv_used_tokens"):
             page.cell(name).value = held
         page.cell("sglang:kv_available_tokens").value = self._kv_tokens - held
         for name in ("sglang:token_usage", "sglang:full_token_usage"):
             page.cell(name).value = held / self._kv_tokens
+
+    def _report_state(self, running: int) -> None:
+        """Slots: a decoding request holds one and two that track it. With a target without state all gauges stay at 0."""
+        slots, page = self._settings.state_slots, self.page
+        used = min(slots, 3 * running)
+        page.cell("sglang:mamba_used_tokens").value = used
+        page.cell("sglang:mamba_available_tokens").value = slots - used
+        page.cell("sglang:mamba_usage").value = used / slots if slots else 0.0
 
     def finished(self, request: Request) -> None:
         assert request.finished_s is not None

@@ -179,7 +179,7 @@ class EngineApp:
                 "speculative_num_draft_tokens": settings.block_size if settings.block_size > 1 else None,
                 "version": settings.release,
                 "launch_command": " ".join(settings.argv),
-                "internal_states": [{"effective_max_running_requests_per_dp": settings.max_concurrency}],
+                "internal_states": [{"effective_max_running_requests_per_dp": settings.served}],
             }
         )
 

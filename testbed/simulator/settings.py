@@ -29,6 +29,9 @@ class EngineSettings:
     drafter_revision: str | None = None
     tensor_parallel: int = 1
     max_concurrency: int = 32
+    state_slots: int = 0
+    """Slots of SGLang's state cache; 0 for a target without state, and where it holds all requests that are asked for."""
+    slots_per_request: int = 5
     metrics_enabled: bool = True
     node_rank: int = 0
     extra_metric_labels: Mapping[str, str] = field(default_factory=dict)
@@ -36,6 +39,11 @@ class EngineSettings:
     decode_log_interval: int = 40
     metrics_of_all_schedulers: bool = False
     argv: tuple[str, ...] = ()
+
+    @property
+    def served(self) -> int:
+        """Requests that the engine serves at once: those asked for, or as many as have slots of state."""
+        return min(self.max_concurrency, self.state_slots // self.slots_per_request) if self.state_slots else self.max_concurrency
 
     def block_for(self, concurrency: int) -> int:
         """Returns the block size of a step with ``concurrency`` requests. In a gap of a schedule and past its end the range before

@@ -250,3 +250,18 @@ def test_a_name_that_becomes_free_is_taken_without_a_restart(start_operator: Sta
     kubectl("delete", "service/chat")
     kubectl("annotate", "dfd/chat", "look=again")
     ready(kubectl)
+
+
+def test_an_engine_that_serves_fewer_requests_than_asked_says_so(start_operator: StartOperator, kubectl: Kubectl) -> None:
+    """80 slots of state at five a request: SGLang serves 16 of the 32 that are asked for, and says so only in its metrics."""
+    start_operator()
+    engine = {"name": "sglang", "maxConcurrency": 32, "extraArgs": ["--max-mamba-cache-size=80"]}
+    kubectl("apply", "-f", "-", input=manifest(drafter={"revision": COMMIT}, engine=engine))
+    ready(kubectl)
+    wait_until(lambda: status(kubectl).get("effectiveMaxConcurrency") == 16, "the engines' own limit in the status")
+    notices = {notice["reason"]: notice["message"] for notice in status(kubectl)["notices"]}
+    assert "serves 16 requests at once, not the 32 of spec.engine.maxConcurrency" in notices["ConcurrencyLimited"]
+    assert "Remove --max-mamba-cache-size from spec.engine.extraArgs" in notices["ConcurrencyLimited"]
+    deployment = Deployment(kubectl.cluster, kubectl.namespace, "chat")
+    told = wait_until(lambda: [reason for reason, _ in deployment.events() if reason == "ConcurrencyLimited"], "an event")
+    assert len(told) == 1

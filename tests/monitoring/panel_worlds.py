@@ -30,6 +30,7 @@ SAID: Mapping[str, tuple[str, ...]] = {
     "verdict": ("Inconclusive", "Successful"),
     "metric": ("speed", "errors"),
     "side": ("candidate", "stable", "limit"),
+    "limit": ("asked", "effective"),
     "state": ("Tuning", "Frozen"),
     "reason": ("Tuned", "Frozen"),
     "name": ("gainPercent", "confidence", "concurrency", "acceptance", "costSeconds", "modelErrorPercent"),

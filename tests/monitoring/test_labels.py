@@ -48,6 +48,7 @@ def page() -> str:
             origin="Tuner",
             startup_budget_s=900.0,
             startup_s=60.0,
+            max_concurrency={"asked": 32, "effective": 16},
         )
         metrics.show(key, shown)
     numbers = {f"{PREDICTED}16": 900.0, f"{PREDICTED}1": 400.0, f"{MEASURED}16": 890.0, CROSSOVER: 9.0, "gainPercent": 1.0}

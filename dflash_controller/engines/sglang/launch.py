@@ -21,7 +21,7 @@ from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
 from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, OPTIONS, RENAMED, STRATEGY, TARGET_BACKEND
 from dflash_controller.engines.sglang.probe import SglangReading
 from dflash_controller.engines.sglang.rules import RULES
-from dflash_controller.engines.sglang.state_cache import estimate, held_per_request, slots, slots_per_request
+from dflash_controller.engines.sglang.state_cache import SLOTS, estimate, held_per_request, slots, slots_per_request
 
 _DIST_INIT_PORT = 20000
 _DECODE_LOG_INTERVAL = 20
@@ -80,6 +80,11 @@ class SGLang:
     def slots_per_request(self, request: LaunchRequest) -> int:
         """See Engine."""
         return slots_per_request(_settings(request)) if request.hybrid_target else 0
+
+    def slots_flag(self, request: LaunchRequest) -> str:
+        """See Engine."""
+        slots = self.slots_per_request(request)
+        return str(Flag(SLOTS, str(slots * request.max_concurrency))) if slots else ""
 
     def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
         """See Engine."""

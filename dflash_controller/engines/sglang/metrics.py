@@ -174,9 +174,10 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         return DecodeWindow(block, 0.0, 0.0, 0.0, (decoded_s, ended), 0.0, ended, committed, max(0.0, tokens), (), 0.0, "", requests)
     if length is None:
         return None
+    batch = max(1.0, tokens / (length * passes))
     return DecodeWindow(
         block=block,
-        batch=max(1.0, tokens / (length * passes)),
+        batch=batch,
         passes=passes,
         request_steps=tokens / length,
         told=(decoded_s, ended),
@@ -189,16 +190,17 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         excluded=crowded(window, window.levels.get(LabelledMetric("retracted"), 0.0) > 0)
         or ("NoGraph" if moved["bare_passes"] > _BARE_SHARE * passes else ""),
         ended=requests,
-        prefill_s=_prefill_s(moved),
+        prefill_s=_prefill_s(moved, batch),
     )
 
 
-def _prefill_s(moved: Mapping[str, float]) -> float | None:
+def _prefill_s(moved: Mapping[str, float], batch: float) -> float | None:
     """Passes that prefill are passes of their own. Each counts its time once for every request in it, so requests in excess of passes do
-    not add; a prompt that takes several passes counts its time once."""
+    not add; a prompt that takes several passes counts its time once. Step times leave out a request's own prefill, so of ``batch`` requests
+    that prefill in turn each waits for all but one."""
     if moved["entered"] <= 0 or moved["prefill_passes"] <= 0:
         return None if moved["prefilled"] > 0 else 0.0
-    return moved["prefill_seconds"] / moved["entered"] * min(moved["entered"], moved["prefill_passes"])
+    return moved["prefill_seconds"] / moved["entered"] * min(moved["entered"], moved["prefill_passes"]) * (1 - 1 / batch)
 
 
 METRIC_SCHEMA = MetricSchema(

@@ -75,6 +75,10 @@ class VLLM:
         """vLLM's cache holds state and keys alike, in blocks."""
         return 0
 
+    def slots_flag(self, request: LaunchRequest) -> str:
+        """See ``slots_per_request``."""
+        return ""
+
     def held_per_request(self, request: LaunchRequest, context: float) -> float | None:
         """See Engine."""
         return held_per_request(request, context)

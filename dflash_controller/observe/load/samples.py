@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.decode_window import DecodeWindow
-from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.load_sample import PREFILL, WAITED, LoadSample
 from dflash_controller.model.series import CounterWindow
 from dflash_controller.observe.load.littles_law import Counted, LittlesLaw
 
@@ -37,8 +37,6 @@ _AGREE = 1.1
 """Ratio up to which two step times agree."""
 _BRIEF = 0.25
 """Requests that last less than this part of a load sample lie in it, but for a few."""
-_WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
-"""Requests waited for their turn, be it in the middle of their decoding."""
 _MOST = 0.95
 _POOLED_STEPS = 2000.0
 """Verify steps of ended requests that fix the acceptance length to some 2 % (one step's tokens scatter by 75 % of their mean)."""
@@ -92,7 +90,7 @@ class Follower:
             committed=seen.committed,
             tokens=seen.tokens,
             survival=seen.survival,
-            excluded=seen.excluded or ("Prefill" if _prefilling(seen, prefill) else "") or ("" if steady else "Unsteady"),
+            excluded=seen.excluded or (PREFILL if _prefilling(seen, prefill) else "") or ("" if steady else "Unsteady"),
             requests=seen.ended.requests,
             context=seen.ended.context,
             prefill_share=round(prefill or 0.0, 4),
@@ -101,7 +99,7 @@ class Follower:
 
     def _inconsistent(self, seconds: float, seen: DecodeWindow) -> bool:
         ended = seen.ended
-        if seen.excluded in _WAITED or ended.lived_s is None:
+        if seen.excluded in WAITED or ended.lived_s is None:
             self._law.clear()
             return False
         return self._law.contradicts(Counted(seconds, seen.batch, seen.request_steps, *seen.told, ended.requests, ended.lived_s))

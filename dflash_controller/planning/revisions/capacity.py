@@ -85,7 +85,14 @@ def _context(recent: Sequence[LoadSample]) -> float:
 
 
 def _remedy(record: Revision) -> str:
-    found = ENGINES[record.resolved.engine].fit(record.resolved.launch_request(record.speculation))
+    """Returns what would help, as a sentence without its full stop.
+
+    A revision of an older operator, or a target that the catalog does not know, has no estimate: then only the flag itself can be named.
+    """
+    engine, request = ENGINES[record.resolved.engine], record.resolved.launch_request(record.speculation)
+    found, flag = engine.fit(request), engine.slots_flag(request)
     remedies = found.remedies if found is not None else ("lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor")
+    if found is None and flag:
+        remedies = (f"write {flag} in spec.engine.extraArgs if the memory holds it", *remedies)
     first, *rest = remedies
     return f"{first[:1].upper()}{first[1:]}" + "".join(f", or {remedy}" for remedy in rest)

@@ -209,6 +209,7 @@ def test_sglang_labels_are_summed_ranks_are_not_and_priorities_are_not_counted_t
         LabelledMetric("queue_seconds"): 3.0,
         LabelledMetric("prefilled"): 1000.0,
         LabelledMetric("bare_passes"): 5.0,
+        LabelledMetric("prefill_passes"): 900.0,
     }
     assert page.gauges == {LabelledMetric("block"): 8.0}
 

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from dflash_controller.engines import ENGINES
+from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.measurement import Absent, Value
 from dflash_controller.model.metric_schema import missing
+from dflash_controller.model.series import Scrape, between
+from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
@@ -113,3 +116,31 @@ def test_no_metric_is_missed_at_any_time_of_an_engine_that_is_well(name: str, bl
         read = read_page(page or "", ENGINES[name].metric_schema)
         assert read is not None
         assert missing(ENGINES[name].metric_schema, read.names, block > 1) == ()
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize(("block", "concurrency"), [(16, 4), (16, 16), (8, 16)])
+def test_slow_prefill_of_few_tokens_does_not_get_into_the_curve(name: str, block: int, concurrency: int) -> None:
+    """As measured on an H100: prompts of 24 tokens that cost 80 ms each, and a third of the time or more."""
+    simulated = engine(name, block)
+    simulated.batch.prefill_pass_s = 0.08
+    schema, follower = ENGINES[name].metric_schema, Follower(name, True)
+    samples: list[LoadSample] = []
+    before: Scrape | None = None
+    for at in range(0, 241, 30):
+        if at:
+            closed_loop(simulated, Shots(Mix({WORKLOAD: 1.0}, max_tokens=512, prompt_tokens=24)), concurrency, at - 30.0, float(at))
+        page = read_page(simulated.page(float(at)) or "", schema)
+        assert page is not None
+        if before is not None:
+            made = follower.take(between(before, page, 30.0, series=schema.counters), float(at))
+            assert made is not None
+            samples.append(made)
+        before = page
+    step_s = simulated.batch.table.step_time_s(WORKLOAD, block, concurrency)
+    points = [sample for sample in samples if not sample.excluded]
+    assert points
+    for sample in points:
+        assert sample.prefill_share > 0.1
+        assert sample.step_s > 1.2 * step_s
+        assert sample.decode_step_s == pytest.approx(step_s, rel=0.15)

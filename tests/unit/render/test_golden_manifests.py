@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dflash_controller.api import validation
-from dflash_controller.api.defaults import engine_name
+from dflash_controller.api.defaults import block_size, effective_tuning, engine_name, speculation_of
 from dflash_controller.engines import ENGINES
 from tests.support.render_inputs import CUSTOM_KINDS, EXAMPLES, INPUTS, example, parsed, pod_templates, rendered, resolved
 
@@ -62,3 +62,13 @@ def test_validation_can_fail() -> None:
     manifest["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_the_concurrency_of_an_example_fits_at_every_block_it_may_get(file: str) -> None:
+    obj = example(file)
+    facts, tuning = resolved(obj), effective_tuning(parsed(obj), resolved(obj).trained_block_size)
+    for block in {*tuning.block_sizes, block_size(parsed(obj), facts.trained_block_size)}:
+        fit = ENGINES[facts.engine].fit(facts.launch_request(speculation_of(block)))
+        assert fit is not None
+        assert fit.fitting == fit.asked

@@ -74,6 +74,13 @@ def test_what_a_status_says_can_be_alerted_on() -> None:
     ]
     assert f"dflash_startup_budget_seconds{{{of}}} 900.0" in found
     assert f"dflash_startup_seconds{{{of}}} 240.5" in found
+    assert not any(line.startswith("dflash_max_concurrency") for line in found), "no revision is active yet"
+    metrics.show(KEY, StatusMetrics("Completed", {}, max_concurrency={"asked": 32}))
+    assert {line for line in lines(metrics) if line.startswith("dflash_max_concurrency")} == {
+        f'dflash_max_concurrency{{deployment="demo",limit="{limit}",namespace="ns"}} 32.0' for limit in ("asked", "effective")
+    }
+    metrics.show(KEY, StatusMetrics("Completed", {}, max_concurrency={"asked": 32, "effective": 16}))
+    assert 'dflash_max_concurrency{deployment="demo",limit="effective",namespace="ns"} 16.0' in lines(metrics)
     metrics.forget(KEY)
     assert not any("demo" in line for line in lines(metrics))
 

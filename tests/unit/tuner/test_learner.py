@@ -461,3 +461,24 @@ def test_records_of_earlier_releases_are_read() -> None:
     assert back.to_json() == {**sound, "context": Learner(PRIOR).to_json()["context"]}
     now_s = fed(back, 1500, 10, requests=100.0, context=900.0)
     assert back.learned(now_s).points
+
+
+def test_points_are_decode_steps_and_speeds_are_what_was_served() -> None:
+    learner = Learner(PRIOR)
+    now_s = fed(learner, 1, 30, prefill_share=0.4)
+    learned = learner.learned(now_s)
+    assert learned.points[0].seconds == pytest.approx(0.6 * step_s(16, 8.0), rel=1e-3)
+    assert learned.prefill_share == pytest.approx(0.4)
+    whole = 8.0 / step_s(16, 8.0) * mean_length(FIRST, DECAY, 16)
+    assert dict(learned.speeds)[16] == pytest.approx(whole, rel=0.01)
+
+
+def test_windows_that_were_mostly_prefill_are_counted() -> None:
+    learner = Learner(PRIOR)
+    now_s = fed(learner, 1, 10, excluded="Prefill")
+    learned = learner.learned(now_s)
+    assert (learned.prefilling, learned.waiting, learned.load_samples) == (6, 0, 6)
+    full = Learner(PRIOR)
+    now_s = fed(full, 1, 10, excluded="CacheFull")
+    assert (full.learned(now_s).prefilling, full.learned(now_s).waiting) == (0, 6)
+    assert Learned.from_json(learned.to_json()) == learned

@@ -94,6 +94,15 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
         (asked(), known(1.0, inconsistent=10), "Tuning", Reason.TUNED, "block 16 is the fastest"),
         (asked(), known(load_samples=3, inconsistent=3), "Learning", Reason.LEARNING, "3 load samples"),
         (asked(), Learned(), "Learning", Reason.LEARNING, "0 load samples"),
+        (
+            asked(),
+            known(points=(), prefilling=16),
+            "Learning",
+            Reason.LEARNING,
+            "16 of 20 load samples in the last 300 s were mostly",
+        ),
+        (asked(), known(points=(), waiting=16), "Learning", Reason.LEARNING, "In 16 of 20 load samples in the last 300 s requests waited"),
+        (asked(), known(points=(), prefilling=4), "Learning", Reason.LEARNING, "Not enough traffic"),
         (asked(), known(acceptance=()), "Learning", Reason.LEARNING, "20 load samples"),
         (asked(), known(1.0), "Tuning", Reason.TUNED, "block 16 is the fastest at 1.0 requests"),
         (asked(policy=policy(min_gain_percent=80)), known(), "Tuning", Reason.GAIN_TOO_SMALL, "less than the 80 %"),
@@ -361,3 +370,16 @@ def test_a_log_line_stays_small() -> None:
     loads = tuple(ObservedLoad(2 ** (place / 8), 0.0123) for place in range(48))
     decision: TunerDecision = decide(asked(), known(points=points, usual=loads))
     assert len(json.dumps(decision.inputs, separators=(",", ":"))) < 8192
+
+
+def test_time_of_prefill_that_no_block_changes_makes_the_gain_smaller() -> None:
+    alone, beside = decide(asked(), known()), decide(asked(), known(prefill_share=0.5))
+    gains = [float(decision.numbers["gainPercent8"]) for decision in (alone, beside)]
+    assert gains[1] == pytest.approx(100 * (1 / (0.5 + 0.5 / (1 + gains[0] / 100)) - 1), abs=0.1)
+
+
+def test_a_decision_with_capacities_is_replayed_alike() -> None:
+    decision = decide(asked(capacity=((8, 105.0), (16, 20.0)), max_concurrency=20), known(prefilling=1, prefill_share=0.2))
+    again = replay(json.loads(json.dumps(decision.inputs)))
+    assert again == decision
+    assert decision.numbers["tokensPerSecond16"] < decide(asked(), known(prefill_share=0.2)).numbers["tokensPerSecond16"]

@@ -169,3 +169,28 @@ def test_without_load_nothing_is_recommended() -> None:
         ObservedLoad(0.0)
     with pytest.raises(KeyError):
         recommend(16, CANDIDATE_BLOCKS, [ObservedLoad(1)], acceptance, steps).of(32)
+
+
+def test_a_block_whose_requests_would_wait_for_memory_gains_less() -> None:
+    acceptance = Acceptance({}, DECAY, survival([0.9] * 15))
+    steps = StepTimes([StepPoint(16, c, 0.010 + 0.0002 * c) for c in (1, 2, 4, 8, 16, 32, 48)], PRIOR)
+    free = recommend(8, (8, 16), [ObservedLoad(48)], acceptance, steps)
+    held = recommend(8, (8, 16), [ObservedLoad(48)], acceptance, steps, capacity={8: 100.0, 16: 20.0})
+    assert free.block == 16
+    assert held.block == 8
+    at_20 = recommend(8, (8, 16), [ObservedLoad(20)], acceptance, steps).of(16).tokens_per_s
+    assert held.of(16).tokens_per_s == pytest.approx(at_20)
+    low = recommend(8, (8, 16), [ObservedLoad(0.5)], acceptance, steps)
+    assert recommend(8, (8, 16), [ObservedLoad(0.5)], acceptance, steps, capacity={16: 20.0}) == low
+
+
+def test_time_of_prefill_is_the_same_at_every_block() -> None:
+    acceptance = Acceptance({}, DECAY, survival([0.9] * 15))
+    steps = StepTimes([StepPoint(16, c, 0.010 + 0.0002 * c) for c in (1, 2, 4, 8, 16, 32)], PRIOR)
+    decoding = recommend(8, (8, 16), [ObservedLoad(8)], acceptance, steps)
+    half = recommend(8, (8, 16), [ObservedLoad(8)], acceptance, steps, prefill_share=0.5)
+    speedup = math.exp(decoding.of(16).log_gain)
+    assert math.exp(half.of(16).log_gain) == pytest.approx(1 / (0.5 + 0.5 / speedup))
+    assert half.of(8).tokens_per_s == pytest.approx(decoding.of(8).tokens_per_s / 2)
+    assert half.of(16).tokens_per_s == pytest.approx(half.of(8).tokens_per_s * math.exp(half.of(16).log_gain))
+    assert 0 < half.of(16).log_sigma < decoding.of(16).log_sigma

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -291,3 +292,53 @@ def test_what_nobody_asks_for_does_not_pile_up() -> None:
     told = store.drain(KEY, "r1")
     assert len(told) == 2000
     assert told[-1].at_s == 90_000
+
+
+def gaps(cumulative: Mapping[str, float]) -> dict[LabelledMetric, float]:
+    return {LabelledMetric("gaps", bound): value for bound, value in cumulative.items()}
+
+
+def with_prefill(share_of_steps: float, prefill_s: float) -> CounterWindow:
+    """vLLM: 1,000 steps of 8 requests, of which a share also prefilled; those that only decoded took 20 ms."""
+    slow = 8000 * share_of_steps
+    found = {"0.01": 0.0, "0.025": 8000 - slow, "0.05": 8000 - slow, "0.1": 8000 - slow, "0.15": 8000.0, "+Inf": 8000.0}
+    seconds = (8000 - slow) * 0.02 + slow * prefill_s
+    base = window("vllm", step_seconds=seconds, entered=1000 * -math.log1p(-share_of_steps), seconds=seconds / 8)
+    return replace(base, deltas={**base.deltas, **gaps(found)})
+
+
+def test_prefill_is_told_by_time_and_taken_out_of_the_decode_step() -> None:
+    """A few tokens, a third of the steps, most of the time: the window stays, and its point is the decode step."""
+    follower = Follower("vllm", True)
+    assert follower.take(with_prefill(0.25, 0.12), 30.0) is not None
+    made = follower.take(with_prefill(0.25, 0.12), 60.0)
+    assert made is not None
+    assert made.excluded == ""
+    assert made.step_s == pytest.approx(0.045)
+    assert made.prefill_share == pytest.approx(0.56, abs=0.05)
+    assert made.decode_step_s == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_window_that_is_mostly_prefill_is_no_point() -> None:
+    follower = Follower("vllm", True)
+    assert follower.take(with_prefill(0.6, 0.13), 30.0) is not None
+    made = follower.take(with_prefill(0.6, 0.13), 60.0)
+    assert made is not None
+    assert made.excluded == "Prefill"
+
+
+def test_many_prompt_tokens_that_take_little_time_are_no_reason_to_leave_a_window_out() -> None:
+    quick = window("sglang", prompt=26_000, prefilled=26_000, prefill_passes=50)
+    made = second("sglang", quick)
+    assert made.excluded == ""
+    assert made.prefill_share == pytest.approx(7 / 8 * 50 * 0.06 / 30), (
+        "50 passes of 60 ms in 30 s; a request waits for those of the other 7"
+    )
+
+
+def test_sglangs_prefill_of_few_tokens_counts_by_its_passes() -> None:
+    slow = window("sglang", prefill_seconds=12, prefill_passes=40)
+    made = second("sglang", slow)
+    assert made.excluded == ""
+    assert made.prefill_share == pytest.approx(7 / 8 * 40 * 0.12 / (made.step_s * 1000), abs=0.001)
+    assert second("sglang", window("sglang", prefill_seconds=30, prefill_passes=100)).excluded == "Prefill"

@@ -198,3 +198,15 @@ def test_a_mixed_batch_takes_the_mean_of_its_workloads() -> None:
         batch.step()
     both = (table.step_time_s("gsm8k", 16, 2) + table.step_time_s("humaneval", 16, 2)) / 2
     assert any(concurrency == 2 and seconds == pytest.approx(both) for concurrency, _, seconds in seen.seen)
+
+
+def test_the_state_cache_caps_what_sglang_serves() -> None:
+    """83 slots at five a request serve 16, whatever ``--max-running-requests`` says."""
+    simulated = engine(max_concurrency=32, state_slots=83)
+    for _ in range(40):
+        simulated.submit(ask(400), 0.0)
+    simulated.advance(1.0)
+    assert len(simulated.batch.in_service) == 16
+    assert simulated.batch.settings.served == 16
+    assert engine(max_concurrency=32, state_slots=160).batch.settings.served == 32
+    assert engine(max_concurrency=32).batch.settings.served == 32

@@ -218,3 +218,18 @@ def test_a_pod_that_asks_for_no_gpus_may_start_any_number_of_ranks() -> None:
     process = process_of(pod([*SGLANG, "--dp-size", "2"]))
     assert process is not None
     assert settings_of(process)
+
+
+@pytest.mark.parametrize(
+    ("flags", "slots", "served"),
+    [
+        (("--max-mamba-cache-size=160",), 160, 32),
+        (("--max-mamba-cache-size=83",), 83, 16),
+        (("--max-mamba-cache-size=83", "--disable-overlap-schedule"), 83, 20),
+        ((), 0, 32),
+    ],
+)
+def test_slots_of_state_limit_the_requests_that_sglang_serves(flags: tuple[str, ...], slots: int, served: int) -> None:
+    command = ("python3", "-m", "sglang.launch_server", "--model-path=Qwen/Qwen3.5-9B", "--max-running-requests=32", *flags)
+    settings = settings_of(Process((*command, "--mem-fraction-static=0.75"), image="lmsysorg/sglang:v0.5.17"))
+    assert (settings.state_slots, settings.served) == (slots, served)
