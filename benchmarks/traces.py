@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import positive
-from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
+from benchmarks.traces_fleet import DENSE, HYBRID, MIXTURE, Reference, Run, Setting, oracle, run
+from benchmarks.traces_machines import MACHINES
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
-from benchmarks.traces_world import Cell, Trace, traces
+from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy, traces
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.priors import Prior, Priors
@@ -40,6 +42,8 @@ RESTARTS_S = (60, 600)
 DAYS, QUICK_DAYS = 7, 2
 CELLS = 6
 SEED = 20261128
+_MIXTURE = re.compile(r"-A\d+(\.\d+)?B")
+"""Part of the names of models that activate some of their weights only."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,14 @@ class Subject:
     traces: Sequence[Trace]
     name: str
     prior: Prior
+    kind: str
+
+    def setting(self, trace: Trace, replicas: int, restart_s: int, blocks: tuple[int, int], start: int) -> Setting:
+        """Returns a run of a trace. On hybrids every change of the tuner begins with a trial, as in the operator, and a single replica has
+        surge, without which the tuner does not explore."""
+        hybrid = self.kind == HYBRID
+        candidate_blocks = (OFF, *blocks) if trace.apart else blocks
+        return Setting(trace, replicas, restart_s, candidate_blocks, start, hybrid and replicas == 1, self.kind, hybrid)
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,21 @@ class Result:
             "changes": len(self.run.changes),
             "wasted_changes": self.wasted,
             "cell": self.cell,
+            "kind": self.setting.kind,
+            "start": self.setting.start,
+            "explorations": len(self.run.explorations),
         }
+
+    def first_day(self, oracle: Result) -> float:
+        """Returns the score of the first day ÷ that of the oracle."""
+        return self._of_oracle(oracle, 0, DAY)
+
+    def after_first_day(self, oracle: Result) -> float:
+        return self._of_oracle(oracle, DAY, len(self.run.speeds))
+
+    def _of_oracle(self, oracle: Result, begin: int, end: int) -> float:
+        reference = Reference(self.setting)
+        return self.run.share_between(reference, begin, end) / oracle.run.share_between(reference, begin, end)
 
 
 def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
@@ -84,20 +110,38 @@ def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
     return min(ranked), max(ranked)
 
 
-def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int) -> list[Subject]:
+def kind_of(model: str) -> str:
+    """Returns the kind of target that a model of this name is."""
+    return MIXTURE if _MIXTURE.search(model) else DENSE
+
+
+def machines(days: int, *, chosen_on: bool) -> list[Subject]:
+    """Returns the simulated machines with hybrid targets on which constants may be chosen, or the others."""
+    prior = Priors.load().prior()
+    found = []
+    for machine in MACHINES:
+        if machine.chosen_on is chosen_on:
+            series = machine.series()
+            cell, heavy = Cell(series, USUAL), Cell(prefill_heavy(series), USUAL)
+            other = Cell(replace(machine, acceptance=machine.acceptance - 0.1).series("story"), USUAL)
+            found.append(Subject(traces(cell, other, None, USUAL, SEED, days, heavy), cell.name, prior, HYBRID))
+    return found
+
+
+def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int, kind: str | None = None) -> list[Subject]:
     """Returns workloads evenly spread over the table. Raises ValueError if none was measured at both blocks."""
     sound = [series for series in table if all(block in series.lengths and len(_loads(series, block)) > 1 for block in blocks)]
     if not sound:
         raise ValueError(f"no workload was measured at both block sizes, {blocks[0]} and {blocks[1]}, at two loads each; measure one")
     count = min(cells, len(sound))
-    return [_subject(sound[place * len(sound) // count], sound, blocks, days) for place in range(count)]
+    return [_subject(sound[place * len(sound) // count], sound, blocks, days, kind) for place in range(count)]
 
 
 def _loads(series: Series, block: int) -> set[int]:
     return {c for known, c in series.speeds if known == block}
 
 
-def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], days: int) -> Subject:
+def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], days: int, kind: str | None) -> Subject:
     same = [other for other in table if (other.source, other.model) == (series.source, series.model)]
     large = max(blocks)
     other = max(same, key=lambda one: abs(one.lengths[large] - series.lengths[large]))
@@ -106,7 +150,8 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
     broken = Cell(series, candidate_blocks, collapsed=True) if off else None
     prior = Priors.load().without(series.model).prior()
-    return Subject(traces(cell, shifted, broken, blocks, SEED, days), cell.name, prior)
+    heavy = Cell(prefill_heavy(series), blocks)
+    return Subject(traces(cell, shifted, broken, blocks, SEED, days, heavy), cell.name, prior, kind or kind_of(series.model))
 
 
 def results(
@@ -114,7 +159,7 @@ def results(
 ) -> Iterator[Result]:
     """Yields the results of every policy, setting by setting. ``only`` are names of traces; None: all."""
     costs = [(count, restart_s) for count in replicas for restart_s in restarts_s]
-    names = [trace.name for trace in found[0].traces]
+    names = list(dict.fromkeys(trace.name for subject in found for trace in subject.traces))
     for row, name in enumerate(names):
         if only and name not in only:
             continue
@@ -122,8 +167,9 @@ def results(
             subject = found[(row + column) % len(found)]
             trace = next((trace for trace in subject.traces if trace.name == name), None)
             if trace is not None:
-                candidate_blocks = (OFF, *blocks) if trace.apart else blocks
-                yield from _compared(subject, Setting(trace, count, restart_s, candidate_blocks, max(blocks)), blocks)
+                # What the law gets wrong on a hybrid depends on the block that ran first.
+                start = blocks[(row + column) % 2] if subject.kind == HYBRID else max(blocks)
+                yield from _compared(subject, subject.setting(trace, count, restart_s, blocks, start), blocks)
 
 
 def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> Iterator[Result]:
@@ -132,16 +178,21 @@ def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> It
     runs["hysteresis"] = run(setting, reference, Hysteresis(blocks, setting))
     runs["tuner"] = run(setting, reference, Tuner(setting, blocks, subject.prior, SEED))
     runs["oracle"] = oracle(setting, reference)
-    if setting.replicas == 2:
+    if setting.replicas == 2 and setting.kind == DENSE and not setting.trace.prefill:
         runs["schedule"] = scheduled(setting, reference, subject.prior, SEED)
     for policy, done in runs.items():
         yield Result(subject.name, setting, policy, done, done.wasted(reference))
 
 
 def summary(found: Sequence[Result]) -> dict[str, Any]:
-    """Returns the means over the traces that count, over all restart times and by restart time."""
-    together = [one for one in found if not one.setting.trace.apart and one.policy != "schedule"]
+    """Returns the means over the traces that count, over all restart times, by restart time and by kind of target.
+
+    Hybrids are left out of the means over all kinds, so that these can be compared with earlier releases.
+    """
+    counted = [one for one in found if not one.setting.trace.apart and not one.setting.trace.prefill and one.policy != "schedule"]
+    together = [one for one in counted if one.setting.kind != HYBRID]
     tuner = [one for one in together if one.policy == "tuner"]
+    hybrids = [one for one in counted if one.setting.kind == HYBRID]
     return {
         "summary": True,
         "mean": _means(together),
@@ -149,14 +200,50 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
             str(cost): _means([one for one in together if one.setting.restart_s == cost])
             for cost in sorted({one.setting.restart_s for one in together})
         },
+        "mean_by_kind": {kind: _means([one for one in counted if one.setting.kind == kind]) for kind in _kinds(counted)},
         "tokens": _tokens(together),
         "apart": {
             "collapse": _means([one for one in found if one.setting.trace.apart and one.policy != "schedule"]),
-            "schedule": _means([one for one in found if one.setting.replicas == 2 and not one.setting.trace.apart]),
+            "schedule": _means([one for one in together if one.setting.replicas == 2 and one.setting.kind == DENSE])
+            | _means([one for one in found if one.policy == "schedule" and not one.setting.trace.apart]),
+            "prefill_heavy": {
+                kind: _means([one for one in found if one.setting.trace.prefill and one.setting.kind == kind])
+                for kind in _kinds([one for one in found if one.setting.trace.prefill])
+            },
         },
         "tuner_most_wasted": max((one.wasted for one in tuner), default=0),
         "tuner_settings_with_more_than_2_wasted": sum(one.wasted > 2 for one in tuner),
+        "tuner_explorations": sum(len(one.run.explorations) for one in tuner),
         "tuner_worst_below_best_baseline": _worst(together),
+        **({"hybrids": _hybrids(hybrids)} if hybrids else {}),
+    }
+
+
+def _kinds(found: Sequence[Result]) -> list[str]:
+    return sorted({one.setting.kind for one in found})
+
+
+def _hybrids(found: Sequence[Result]) -> dict[str, Any]:
+    """Returns how soon the tuner is right on targets that it knows nothing of, and what it tries for that."""
+    tuner = [one for one in found if one.policy == "tuner"]
+    oracles = {id(one.setting): one for one in found if one.policy == "oracle"}
+    first = [one.first_day(oracles[id(one.setting)]) for one in tuner]
+    later = [one.after_first_day(oracles[id(one.setting)]) for one in tuner if len(one.run.speeds) > DAY]
+    early = [sum(begin < DAY for begin, _, _ in one.run.explorations) for one in tuner]
+    return {
+        "settings": len(tuner),
+        "first_day_of_oracle": {"mean": round(sum(first) / len(first), 5), "least": round(min(first), 5)},
+        "later_of_oracle": {"mean": round(sum(later) / len(later), 5), "least": round(min(later), 5)} if later else None,
+        "settings_at_98_percent_after_the_first_day": sum(share >= 0.98 for share in later),
+        "explorations_first_day": {"mean": round(sum(early) / len(early), 2), "most": max(early)},
+        "explorations": {
+            "all": sum(len(one.run.explorations) for one in tuner),
+            "most": max(len(one.run.explorations) for one in tuner),
+            "promoted": sum(promoted for one in tuner for _, _, promoted in one.run.explorations),
+        },
+        "refused_changes": sum(one.run.refusals for one in tuner),
+        "most_wasted": max(one.wasted for one in tuner),
+        "worst_below_best_baseline": _worst(found),
     }
 
 
@@ -197,23 +284,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
     parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
+    parser.add_argument("--kind", choices=(DENSE, MIXTURE, HYBRID), help="kind of the tables' targets (default: by the model's name)")
+    parser.add_argument(
+        "--machines",
+        choices=("report", "choose", "none"),
+        help="simulated machines with hybrid targets: those for reporting, or those on which constants may be chosen (default: report with "
+        "the project's tables, else none)",
+    )
+    parser.add_argument("--only-machines", action="store_true", help="leave the tables out")
     parser.add_argument("--trace", action="append", help="only traces of this name; may be repeated")
     options = parser.parse_args(arguments)
     days = options.days or (QUICK_DAYS if options.quick else DAYS)
     try:
         table = load(options.tables, options.accept)
         blocks = two_blocks(table)
-        chosen = subjects(table, blocks, options.cells, days)
+        chosen = subjects(table, blocks, options.cells, days, options.kind)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
+    of_machines = options.machines or ("report" if options.tables == DATA / "seed_tables.csv" else "none")
+    simulated = machines(days, chosen_on=of_machines == "choose") if of_machines != "none" else []
     known = {trace.name for trace in chosen[0].traces}
     if unknown := sorted(set(options.trace or ()) - known):
         parser.exit(2, f"{parser.prog}: --trace {unknown[0]}: there is no such trace; there are {', '.join(sorted(known))}\n")
     done = []
     replicas, restarts_s = ((2,), (60,)) if options.quick else (REPLICAS, RESTARTS_S)
-    for result in results(chosen, blocks, replicas, restarts_s, options.trace):
-        print(json.dumps(result.line()), flush=True)
-        done.append(result)
+    for group, candidate_blocks in ((chosen, blocks), (simulated, USUAL)):
+        if not group or (group is chosen and options.only_machines):
+            continue
+        for result in results(group, candidate_blocks, replicas, restarts_s, options.trace):
+            print(json.dumps(result.line()), flush=True)
+            done.append(result)
     print(json.dumps(summary(done)))
     return 0
 

@@ -46,6 +46,8 @@ class Comparison:
     """Forecast of ``best`` against the active speculation; its block is the largest of ``best``."""
     gains: Mapping[int, float]
     """Logarithm of the speed ratio of every other block size to the active one."""
+    sigmas: Mapping[int, float]
+    """Standard deviations of ``gains``."""
     speeds: Mapping[int, float]
     """Predicted tokens per second of a replica by block size, the active one included."""
     concurrency: float
@@ -121,6 +123,7 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
         best,
         forecast,
         {other.block: other.log_gain for other in found.forecasts if other.block != current},
+        {other.block: other.log_sigma for other in found.forecasts if other.block != current},
         speeds,
         concurrency,
         acceptance.length(current).value,

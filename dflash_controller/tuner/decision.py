@@ -14,6 +14,12 @@ PREDICTED = "tokensPerSecond"
 """Prefix in ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
 MEASURED = "measuredTokensPerSecond"
 """Likewise the measured speed of a block size that served in the window."""
+GAIN_ERROR = "gainErrorPercent"
+"""Likewise one standard deviation of the gain (``gainPercentN``), in percent."""
+GAIN_MEASURED = "gainMeasured"
+"""Likewise 1 if the block size ran at this kind of load, 0 if its gain is inferred from other loads or block sizes."""
+TRIAL_BLOCK = "trialBlock"
+"""The block size whose trial is worth most; absent if every block size was measured at this kind of load."""
 CROSSOVER = "crossoverConcurrency"
 """Key in ``TunerDecision.numbers``: requests per replica at which the two fastest block sizes are equally fast; absent if none."""
 
@@ -28,6 +34,14 @@ class Change:
     """Largest block size of the new speculation; 1: off."""
     kept: bool
     """False if it was tried on one replica and rolled back."""
+    load: float = 0.0
+    """Concurrency at which it was tried because its gain was not known; 0 for a change that was expected to gain."""
+    refused: bool = False
+    """Whether it was measured and found not fast enough, rather than failed."""
+
+    @property
+    def exploratory(self) -> bool:
+        return self.load > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
+from dflash_controller.api.conditions import Reason
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import decay_between
 from dflash_controller.tuner.decision import TunerDecision
@@ -104,7 +105,7 @@ class Learner:
         log_gains = {candidate_block: math.log1p(max(-99.0, percent) / 100) for candidate_block, percent in gains.items()}
         self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), changing_to)
         if changing_to is not None:
-            points = self._pools.points()
+            points = self._pools.points() if decision.reason is not Reason.EXPLORING else ()  # An exploratory trial promises nothing.
             self._before = (changing_to, StepTimes(points, self._prior, self._limits)) if points else None
             self._log_errors = []
 

@@ -17,11 +17,22 @@ KEPT_SHARE = 0.5
 """Share of the predicted gain that a candidate must reach, unless it reaches spec.tuning.minGainPercent."""
 
 
-def predict(learned: Learned | None, now: Speculation, then: Speculation, *, mixture: bool, min_gain_percent: float) -> Prediction:
+def predict(
+    learned: Learned | None,
+    now: Speculation,
+    then: Speculation,
+    *,
+    mixture: bool,
+    min_gain_percent: float,
+    exploratory: bool = False,
+) -> Prediction:
     """Returns the predicted gain of changing from ``now``, the active speculation that served what was ``learned``, to ``then``.
 
-    The prediction is 0 if there is no data, or if the load has moved so that ``now`` is faster.
+    The prediction is 0 if there is no data, or if the load has moved so that ``now`` is faster. An exploratory trial predicts nothing:
+    what was inferred has too large an error to judge a candidate by, and what was learned meanwhile comes from the candidate itself.
     """
+    if exploratory:
+        return Prediction(0.0, math.log1p(min_gain_percent / 100), exploratory=True)
     loads = (learned.loads or learned.usual) if learned is not None else ()
     if learned is None or not learned.points or not loads:
         return Prediction()
