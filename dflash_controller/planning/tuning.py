@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,6 +17,7 @@ from dflash_controller.planning.revisions.desired import PendingRevision, block_
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
 from dflash_controller.planning.rollout.maintenance_window import opening
+from dflash_controller.planning.rollout.transitions import Asker
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
@@ -23,13 +25,15 @@ from dflash_controller.tuner.policy import decide
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
+_MEASURED = frozenset({Reason.NOT_FASTER, Reason.INCONCLUSIVE, Reason.REPLICA_BIAS})
+"""Why an exploratory trial ends that measured its block size, without a promotion."""
 _TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 def tuned(
     state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision
-) -> tuple[ReconcileState, Revision | PendingRevision, Reason | None]:
-    """Returns the state with the tuner's decision, the revision to run, and the tuner's reason if it differs from the spec's revision.
+) -> tuple[ReconcileState, Revision | PendingRevision, Asker | None]:
+    """Returns the state with the tuner's decision, the revision to run, and the tuner as its asker if it differs from the spec's revision.
 
     A change that the tuner began continues until it is promoted, fails, or a change of the user replaces it. Leaving mode Auto ends it.
     While the spec's revision is marked Failed, stable serves in its place and is tuned. The failure stays in the state, so it stays shown.
@@ -44,18 +48,25 @@ def tuned(
         state = replace(state, failed=wanted)
     undisturbed = state.pin is None and isinstance(wanted, Revision) and (wanted.hash == stable.hash or state.failed is not None)
     if undisturbed and own is not None and tuning.mode == "Auto":
-        message = f"{own.name} is on trial"
-        return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, Reason.TUNED
+        message = f"{own.name} is on trial{' because its gain is not known' if own.exploratory else ''}"
+        asker = Asker(Origin.TUNER, own.asked["reason"], own.asked.get("load", ""))
+        return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, asker
     against = "" if undisturbed else "a change of the spec, or a pin, goes before"
     decision = _decision(state, spec, policy, tuning, stable, against)
     state = replace(state, decision=decision)
     fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
     if fallback is not None and (replacement := fallback.record or _draft(state, spec, stable, fallback.speculation)) is not None:
-        return state, replacement, Reason.DRAFTER_COLLAPSED
+        return state, replacement, Asker(Origin.TUNER, Reason.DRAFTER_COLLAPSED)
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
         return state, wanted, None
     draft = _draft(state, spec, stable, decision.change_to)
-    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, Reason.TUNED)
+    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, _asker(decision))
+
+
+def _asker(decision: TunerDecision) -> Asker:
+    if decision.reason is not Reason.EXPLORING:
+        return Asker(Origin.TUNER, Reason.TUNED)
+    return Asker(Origin.TUNER, Reason.EXPLORING, f"{max(0.1, float(decision.numbers['concurrency'])):.1f}")
 
 
 def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision | None:
@@ -174,13 +185,24 @@ def changes(records: Iterable[Revision]) -> list[Change]:
     for record in records:
         asked = ""
         for entry in record.history:
+            load = _load(entry)
             if entry["outcome"] == RevisionState.CANDIDATE:
                 asked = entry["origin"]
-            elif asked == Origin.TUNER and entry["outcome"] in _TRIED:
-                kept = entry["outcome"] == RevisionState.STABLE
-                found.append(Change(datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size, kept))
+            elif (asked == Origin.TUNER or load) and entry["outcome"] in _TRIED:
+                kept, refused = entry["outcome"] == RevisionState.STABLE, load > 0 and entry["reason"] in _MEASURED
+                at_s, block = datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size
+                found.append(Change(at_s, block, kept, load, refused))
                 asked = ""
     return sorted(found, key=lambda change: change.at_s)
+
+
+def _load(entry: Mapping[str, str]) -> float:
+    """Returns the concurrency at which an exploratory trial was made; 0 if the entry is of none, or cannot be read."""
+    try:
+        load = float(entry.get("load", 0))
+    except ValueError:
+        return 0.0
+    return load if math.isfinite(load) and load > 0 else 0.0
 
 
 def _frozen(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> str:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Measured(Protocol):
     """The part of the measurements that the tuners use."""
 
-    def load_samples(self, key: Key, stable: str) -> Iterable[LoadSample]: ...
+    def load_samples(self, key: Key, revision: str) -> Iterable[LoadSample]: ...
 
     def measured(self, key: Key, stable: str) -> int: ...
 
@@ -78,13 +78,13 @@ class Tuners:
         if stable is None:
             return Knowledge()
         case = self._case(key, stable, stored.records, now.timestamp())
-        new = [
-            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, stable.speculation))
-            for load_sample in self._measured.load_samples(key, stable.hash)
-        ]
-        if new:
-            case.learner.take(new, now.timestamp())
-            case.news = case.news or any(load_sample.served for load_sample in new)
+        new = self._samples(key, stable)
+        # What runs on the same curve teaches it too: a replica on trial, whatever becomes of it.
+        tried = stored.candidate
+        on_trial = self._samples(key, tried) if tried is not None and _curve(tried) == case.curve else []
+        if new or on_trial:
+            case.learner.take(sorted((*new, *on_trial), key=lambda load_sample: load_sample.at_s), now.timestamp())
+            case.news = case.news or any(load_sample.served for load_sample in (*new, *on_trial))
             case.recent.extend(new)
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
@@ -102,6 +102,13 @@ class Tuners:
             reported=case.reported,
             reported_since=case.reported_since,
         )
+
+    def _samples(self, key: Key, revision: Revision) -> list[LoadSample]:
+        """Returns the new load samples of a revision's pods, with the step times of fixed block sizes."""
+        return [
+            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, revision.speculation))
+            for load_sample in self._measured.load_samples(key, revision.hash)
+        ]
 
     def decided(self, key: Key, decision: TunerDecision) -> None:
         """Records the decision of a plan that was carried out. Logs a decision that differs from the last, with all its inputs."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -89,6 +89,11 @@ class Revision:
     def origin(self) -> str | None:
         """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
+
+    @property
+    def exploratory(self) -> bool:
+        """Returns whether the tuner last made this revision a candidate because its gain was not known."""
+        return self.origin == Origin.TUNER and bool(self.asked.get("load"))
 
     @property
     def trial_lost(self) -> bool:
@@ -217,15 +222,18 @@ def manifest(
     }
 
 
-def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str) -> dict[str, str]:
+def state_annotations(
+    record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, load: str = ""
+) -> dict[str, str]:
     """Returns the annotations that set a revision's state and add the change to its history."""
-    entry = history_entry(now, origin, state, reason)
+    entry = history_entry(now, origin, state, reason, load)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
 
 
-def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str) -> dict[str, str]:
-    """Returns one entry of a revision's history."""
-    return {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
+def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str, load: str = "") -> dict[str, str]:
+    """Returns one entry of a revision's history. ``load`` is the concurrency at which the tuner explores; empty for anything else."""
+    entry = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
+    return entry | ({"load": load} if load else {})
 
 
 def workload_annotation(content: Mapping[str, Any]) -> str:
@@ -259,7 +267,19 @@ def live_workload(workload: Object) -> dict[str, Any]:
 
 
 def _history_json(entries: Sequence[Mapping[str, str]]) -> str:
-    kept = list(entries)[-HISTORY_ENTRIES:]
-    while len(text := json.dumps(kept, separators=(",", ":"))) > HISTORY_BYTES:
-        kept = kept[1:]
+    """Returns the newest entries as JSON. The outcome of an exploratory trial is kept for as long as it counts against another one."""
+    kept = list(entries)
+    while len(text := json.dumps(kept, separators=(",", ":"))) > HISTORY_BYTES or len(kept) > HISTORY_ENTRIES:
+        newest = kept[-1]["at"]
+        del kept[next((place for place, entry in enumerate(kept) if not _counts(entry, newest)), 0)]
     return text
+
+
+def _counts(entry: Mapping[str, str], newest: str) -> bool:
+    """Returns whether an entry is the outcome of an exploratory trial in the week before ``newest``."""
+    if not entry.get("load") or entry["outcome"] == RevisionState.CANDIDATE:
+        return False
+    try:
+        return datetime.fromisoformat(newest) - datetime.fromisoformat(entry["at"]) < timedelta(days=7)
+    except (TypeError, ValueError):
+        return False

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dflash_controller.analysis.judge import judge
-from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement, Outcome
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy, effective_tuning
+from dflash_controller.api.gates import LATENCY, SPEED, TTFT
 from dflash_controller.api.types import Spec
 from dflash_controller.model.counters import Evidence
 from dflash_controller.planning.revisions import operations
@@ -86,6 +87,7 @@ class CanaryCase:
             self.candidate.speculation,
             mixture=resolved.mixture_of_experts or resolved.hybrid,
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
+            exploratory=self.candidate.exploratory,
         )
         return replace(asked, promise=promised)
 
@@ -150,7 +152,8 @@ def _stops_the_last_unasked(case: CanaryCase) -> bool:
     """Returns whether a candidate of the tuner would take the place of the only replica. Replicas may have gone since it was made."""
     if not case.by_tuner or case.begun or case.concurrent or case.state.budget.replicas == 0:
         return False
-    return not effective_tuning(case.spec, case.stable.resolved.trained_block_size).allow_downtime
+    allowed = effective_tuning(case.spec, case.stable.resolved.trained_block_size).allow_downtime
+    return case.candidate.exploratory or not allowed
 
 
 def rule_under_obstacle(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome | None:
@@ -304,7 +307,7 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
     if judgement.decision is AnalysisDecision.PROMOTE:
         return case.promoted(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.FAIL:
-        return case.fail_or_hold(judgement.reason, judgement.message, **more)
+        return case.fail_or_hold(_refusal(case, judgement), judgement.message, **more)
     if ends >= TERMINAL_RESTARTS and found is not None and found.kind is not Kind.NO_ROOM:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
@@ -326,6 +329,13 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
     if context.probe_error:
         until = f"{until}. {context.probe_error}"
     return case.rule(Phase.ANALYZING, judgement.reason, f"{candidate.name} serves and is compared with {case.stable.name}; {until}", **more)
+
+
+def _refusal(case: CanaryCase, judgement: Judgement) -> Reason:
+    """Returns why a candidate fails: an exploratory one that is only not fast enough has measured what it was made for."""
+    failed = {verdict.metric for verdict in judgement.verdicts if verdict.outcome is Outcome.FAILED and verdict.gates}
+    measured = case.candidate.exploratory and SPEED in failed and failed <= {SPEED, TTFT, LATENCY}
+    return Reason.NOT_FASTER if measured else judgement.reason
 
 
 def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> CandidateOutcome:
