@@ -101,7 +101,7 @@ class Run:
     def share_between(self, reference: Reference, begin: int, end: int) -> float:
         """Returns the mean of speed ÷ the best block's speed over these minutes."""
         pairs = zip(self.speeds[begin:end], reference.best[begin:end], strict=True)
-        return sum(speed / best for speed, best in pairs) / (min(end, len(self.speeds)) - begin)
+        return float(sum(speed / best for speed, best in pairs) / (min(end, len(self.speeds)) - begin))
 
     def closed(self, reference: Reference) -> Run:
         """Returns the run with its sums."""
@@ -152,7 +152,7 @@ class Reference:
         cell, replicas = self.setting.trace.cells[minute], self.setting.replicas
         load = crowded(self.setting.trace.loads[minute], replicas, min(serving, replicas))
         speed = changed * cell.speed(after, load) + (serving - changed) * cell.speed(before, load)
-        return speed * min(1.0, replicas / serving)
+        return float(speed * min(1.0, replicas / serving))
 
 
 def crowded(load: float, replicas: int, serving: int) -> float:

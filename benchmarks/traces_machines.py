@@ -42,7 +42,7 @@ class Machine:
 
     def step_s(self, block: int, load: float) -> float:
         decode_s = self.base_s * (1 + (block * load / self.knee_tokens) ** self.rise) + self.position_s * block
-        return decode_s + load * self.length(block) / self.output_tokens * self.prefill_s
+        return float(decode_s + load * self.length(block) / self.output_tokens * self.prefill_s)
 
     def length(self, block: int) -> float:
         return mean_length(self.acceptance, 0.993, block)

@@ -140,7 +140,7 @@ class Tuner:
         least = self._policy.min_gain_percent
         promise = predict(learned, now, decision.change_to, mixture=self.mixture, min_gain_percent=least, exploratory=exploratory)
 
-        def ended(minute: int, promoted: bool) -> None:  # noqa: FBT001
+        def ended(minute: int, promoted: bool) -> None:
             self._changes.append(Change(EPOCH_S + 60.0 * (minute + 1), block, promoted, load, not promoted))
 
         return Trial(block, promise.least, exploratory, ended)

@@ -307,8 +307,8 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "A block size is tried on one replica because its gain at this load is not known and knowing it is expected to be worth the trial."
     ),
     Reason.NOT_FASTER: ReasonDoc(
-        "An exploratory trial has measured its block size: it is not faster by spec.tuning.minGainPercent. Nothing is wrong, and nobody has "
-        "to act. What was measured is kept."
+        "An exploratory trial has measured its block size: it is not faster by spec.tuning.minGainPercent. Nothing is wrong, and what was "
+        "measured is kept."
     ),
     Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block size failed a trial recently."),
     Reason.CHANGES_EXHAUSTED: ReasonDoc("spec.tuning.maxChangesPerDay changes were made in the last 24 hours."),

@@ -158,9 +158,7 @@ def same_kind(first: float, second: float) -> bool:
 
 def is_measured(points: Iterable[StepPoint], block: int, concurrency: float) -> bool:
     """Returns whether this block size ran at this kind of load, so that its step time is known by measurement and not by inference."""
-    return any(
-        point.block == block and point.weight >= MEASURED_WEIGHT and same_kind(point.concurrency, concurrency) for point in points
-    )
+    return any(point.block == block and point.weight >= MEASURED_WEIGHT and same_kind(point.concurrency, concurrency) for point in points)
 
 
 def trials_of_the_day(changes: Iterable[Change], now_s: float) -> list[Change]:

@@ -203,9 +203,8 @@ def _no_trial(inputs: TunerInputs, comparison: Comparison, trial: TrialValue, al
         return "the only replica would be on trial; add a replica, or surge"
     made = trials_of_the_week(inputs.changes, inputs.now_s, trial.block, comparison.concurrency)
     if len(made) >= policy.max_trials_per_week:
-        return (
-            f"spec.tuning.exploration.maxTrialsPerWeek is {policy.max_trials_per_week}, and {len(made)} were made at such load in seven days"
-        )
+        most = policy.max_trials_per_week
+        return f"{len(made)} were made at such load in seven days, and spec.tuning.exploration.maxTrialsPerWeek is {most}"
     if len(trials_of_the_day(inputs.changes, inputs.now_s)) >= MOST_PER_DAY:
         return f"{MOST_PER_DAY} were made in the last 24 hours"
     if allowed_s is not None:
@@ -273,10 +272,10 @@ def _gain_text(comparison: Comparison) -> str:
 
 def _trial_text(comparison: Comparison, trial: TrialValue) -> str:
     """Describes what is not known, and what a trial of it is expected to bring and to cost."""
-    gain, sigma = comparison.gains[trial.block], comparison.sigmas[trial.block]
+    gain, sigma = 100 * math.expm1(comparison.gains[trial.block]), 100 * comparison.sigmas[trial.block]
     return (
-        f"The gain of {_name(speculation_of(trial.block))} is not known {_at(comparison)}: {100 * math.expm1(gain):+.1f} % is inferred, with an "
-        f"error of {100 * sigma:.0f} %. A trial on one replica would cost {trial.cost_s:.0f} s of full speed and is expected to gain "
+        f"The gain of {_name(speculation_of(trial.block))} is not known {_at(comparison)}: {gain:+.1f} % is inferred, with an error of "
+        f"{sigma:.0f} %. A trial on one replica would cost {trial.cost_s:.0f} s of full speed and is expected to gain "
         f"{trial.value_s:.0f} s over the {trial.lasting_s / 3600:.1f} hours that such load is expected to last"
     )
 

@@ -222,9 +222,7 @@ def manifest(
     }
 
 
-def state_annotations(
-    record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, load: str = ""
-) -> dict[str, str]:
+def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, load: str = "") -> dict[str, str]:
     """Returns the annotations that set a revision's state and add the change to its history."""
     entry = history_entry(now, origin, state, reason, load)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
