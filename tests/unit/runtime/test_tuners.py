@@ -38,9 +38,13 @@ class Measured:
 
     def __init__(self) -> None:
         self.waiting: list[LoadSample] = []
+        self.tried: dict[str, list[LoadSample]] = {}
+        """Those of a candidate, by its hash."""
         self.pods = 2
 
-    def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
+    def load_samples(self, key: Key, revision: str) -> list[LoadSample]:
+        if revision in self.tried:
+            return self.tried.pop(revision)
         taken, self.waiting = self.waiting, []
         return taken
 
@@ -99,6 +103,23 @@ def engine(name: str) -> Pod:
 
 def test_nothing_is_known_before_a_revision_is_in_force() -> None:
     assert Room().look(revision("chat-ra"), state=RevisionState.CANDIDATE).learned is None
+
+
+@pytest.mark.parametrize(("changes", "blocks"), [({}, {8, 16}), ({"version": "0.0.1"}, {16})])
+def test_a_replica_on_trial_teaches_the_curve_that_it_runs_on(changes: dict[str, Any], blocks: set[int]) -> None:
+    """Whatever becomes of it. Its traffic does not count for the health of the drafter that serves."""
+    room = Room()
+    stable = revision("chat-ra")
+    tried = revision("chat-rb", 2, speculation={"mode": "Fixed", "blockSize": 8}, **changes)
+    tried["metadata"]["annotations"][names.ANNOTATION_STATE] = RevisionState.CANDIDATE.value
+    seen = Snapshot(KEY, {"spec": {}}, revisions=(stable, tried))
+    room.serve(10)
+    at_s = room.now.timestamp()
+    room.measured.tried["rb"] = [LoadSample(at_s - 60 * ago, 60.0, 8, 8.0, 0.007, 4e4, 1.6e5, 1.6e5) for ago in range(8)]
+    known = room.tuners.knowledge(seen, read_stored(seen.revisions))
+    assert known.learned is not None
+    assert {point.block for point in known.learned.points} == blocks
+    assert {load_sample.block for load_sample in known.recent} == {16}
 
 
 def test_what_was_served_is_learned_once_and_the_last_minutes_are_at_hand() -> None:

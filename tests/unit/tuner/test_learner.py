@@ -375,6 +375,15 @@ def test_step_times_unlike_those_predicted_are_counted_once_for_each_change() ->
     assert learner.learned(now_s + 86400 + 3600).misses == 0
 
 
+def test_an_exploratory_trial_promises_nothing_so_that_what_it_shows_is_no_miss() -> None:
+    for reason, misses in ((Reason.TUNED, 1), (Reason.EXPLORING, 0)):
+        learner = Learner(PRIOR)
+        fed(learner, 1, 60, load=16.0)
+        learner.note(replace(weighed(16, 8, _8=20.0), reason=reason), START + 60 * 61)
+        now_s = fed(learner, 62, 30, block=8, load=16.0, step_s=1.6 * step_s(8, 16.0))
+        assert learner.learned(now_s).misses == misses
+
+
 @cache
 def rich() -> tuple[Learner, float]:
     """As much as a learner can hold."""
