@@ -22,6 +22,7 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
@@ -123,6 +124,7 @@ def _decision(
     if knowledge.learned is None:
         return None
     resolved, budget = stable.resolved, state.budget
+    price = knowledge.schedule_price or MEASURED_PRICE
     tuner_inputs = TunerInputs(
         now_s=state.context.now.timestamp(),
         policy=replace(tuning, block_sizes=_block_sizes(state, stable, tuning)),
@@ -139,7 +141,9 @@ def _decision(
         leaving=_leaving(state),
         metrics=_metrics(state),
         changes=tuple(changes(state.records)),
-        schedule=_can_schedule(stable, tuning),
+        schedule=_may_schedule(stable, tuning, knowledge.schedule_price),
+        schedule_below_percent=price.below_percent,
+        schedule_largest_percent=price.largest_percent,
         max_concurrency=resolved.max_concurrency,
     )
     decision = decide(tuner_inputs, knowledge.learned)
@@ -248,9 +252,12 @@ def _leaving(state: ReconcileState) -> str:
     return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
 
 
-def _can_schedule(stable: Revision, tuning: TuningPolicy) -> bool:
-    """Returns whether the engine can follow a table of block sizes by itself, according to its own rules."""
-    if tuning.actuator == "Restart":
+def _may_schedule(stable: Revision, tuning: TuningPolicy, price: SchedulePrice | None) -> bool:
+    """Returns whether the engine can follow a table of block sizes by itself, according to its own rules, and may be told to.
+
+    With actuator Auto it may only if the price of a table is known for this kind of machine. With Schedule the user has chosen it.
+    """
+    if tuning.actuator == "Restart" or (tuning.actuator == "Auto" and price is None):
         return False
     largest = stable.resolved.trained_block_size
     table = Schedule(((1, stable.resolved.max_concurrency, largest - 1),))

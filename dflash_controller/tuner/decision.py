@@ -9,6 +9,7 @@ from typing import Any
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 
 PREDICTED = "tokensPerSecond"
 """Prefix in ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
@@ -74,9 +75,16 @@ class TunerInputs:
     changes: tuple[Change, ...] = ()
     """Oldest first."""
     schedule: bool = False
-    """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank) and the actuator allows it."""
+    """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank), the actuator allows it, and its
+    price is known or the actuator is Schedule."""
+    schedule_below_percent: float = MEASURED_PRICE.below_percent
+    schedule_largest_percent: float = MEASURED_PRICE.largest_percent
     max_concurrency: int = 64
     """Requests the engine serves concurrently."""
+
+    @property
+    def schedule_price(self) -> SchedulePrice:
+        return SchedulePrice(self.schedule_below_percent, self.schedule_largest_percent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dflash_controller.tuner.comparison import Comparison
 from dflash_controller.tuner.cost_benefit import MARGIN, SwitchingCost, expected_stay
 from dflash_controller.tuner.decision import TRIAL_BLOCK, Change, TunerInputs
 from dflash_controller.tuner.learned import Learned, Past
-from dflash_controller.tuner.points import StepPoint
+from dflash_controller.tuner.load_kind import is_measured, same_kind
 from dflash_controller.tuner.recommend import LEAST_CONFIDENCE, Forecast, ObservedLoad
 from dflash_controller.tuner.regret import DAY_S, relative_gain
 
@@ -33,10 +33,6 @@ MEASURING_S = 900.0
 """Time for which a replica on trial is measured: its warm-up and enough blocks of requests for a verdict about 5 %."""
 MOST_PER_DAY = 2
 """Exploratory trials in 24 hours over all block sizes and kinds of load. What one shows usually says something about other loads."""
-SAME_LOAD_DOUBLINGS = 0.5
-"""Loads whose concurrency differs by at most this many doublings (a factor of 1.4) are of one kind."""
-MEASURED_WEIGHT = 3.0
-"""Least weight, in load samples, of a point that counts as measured. A point of an earlier epoch has less."""
 
 _NORMAL = NormalDist()
 
@@ -149,16 +145,6 @@ def _share(usual: Sequence[ObservedLoad], concurrency: float) -> float:
     if not total > 0:
         return 1.0
     return sum(load.share for load in usual if same_kind(load.concurrency, concurrency)) / total
-
-
-def same_kind(first: float, second: float) -> bool:
-    """Returns whether two concurrencies are the same kind of load."""
-    return abs(math.log2(first / second)) <= SAME_LOAD_DOUBLINGS
-
-
-def is_measured(points: Iterable[StepPoint], block: int, concurrency: float) -> bool:
-    """Returns whether this block size ran at this kind of load, so that its step time is known by measurement and not by inference."""
-    return any(point.block == block and point.weight >= MEASURED_WEIGHT and same_kind(point.concurrency, concurrency) for point in points)
 
 
 def trials_of_the_day(changes: Iterable[Change], now_s: float) -> list[Change]:

@@ -18,9 +18,10 @@ from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
 from dflash_controller.tuner.comparison import LEAST_LOAD_SAMPLES, Comparison, compare
 from dflash_controller.tuner.decision import CROSSOVER, GAIN_ERROR, GAIN_MEASURED, MEASURED, Change, TunerDecision, TunerInputs
-from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, best_trial, is_measured, trials_of_the_day, trials_of_the_week
+from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, best_trial, trials_of_the_day, trials_of_the_week
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.load_kind import is_measured
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.recommend import LEAST_CONFIDENCE
 from dflash_controller.tuner.regret import DAY_S

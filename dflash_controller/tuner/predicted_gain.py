@@ -11,6 +11,7 @@ from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.schedule import mean_log_speed
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.step_times import Limits
 
 KEPT_SHARE = 0.5
@@ -25,6 +26,7 @@ def predict(
     mixture: bool,
     min_gain_percent: float,
     exploratory: bool = False,
+    price: SchedulePrice = MEASURED_PRICE,
 ) -> Prediction:
     """Returns the predicted gain of changing from ``now``, the active speculation that served what was ``learned``, to ``then``.
 
@@ -44,6 +46,6 @@ def predict(
     if acceptance is None:
         return Prediction()
     steps = fitted_steps(learned.points, prior.steps, Limits(), mixture)
-    before, after = (mean_log_speed(one, loads, acceptance, steps) for one in (now, then))
+    before, after = (mean_log_speed(one, loads, acceptance, steps, price=price) for one in (now, then))
     gain = max(0.0, after - before)
     return Prediction(gain, min(KEPT_SHARE * gain, math.log1p(min_gain_percent / 100)))

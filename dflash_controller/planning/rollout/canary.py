@@ -41,6 +41,7 @@ from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class CanaryCase:
             mixture=resolved.mixture_of_experts or resolved.hybrid,
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
             exploratory=self.candidate.exploratory,
+            price=context.tuning.schedule_price or MEASURED_PRICE,
         )
         return replace(asked, promise=promised)
 

@@ -22,6 +22,7 @@ from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.schedule_price import SchedulePrice
 from tests.support.planning_world import PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import states
 from tests.unit.planning.test_rollouts import candidate, phase, replicas
@@ -220,3 +221,23 @@ def test_what_is_unknown_is_said_in_advise_after_a_window(policy: Explorer) -> N
     world.settle()
     assert (tuning(world)["reason"], block(world)) == ("GainUnknown", "16")
     assert world.condition("TuningReady") == "True"
+
+
+@pytest.mark.parametrize(
+    ("actuator", "price", "asked"),
+    [
+        ("Auto", None, False),
+        ("Auto", SchedulePrice(12.0, 9.0), True),
+        ("Schedule", None, True),
+        ("Restart", SchedulePrice(12.0, 9.0), False),
+    ],
+)
+def test_auto_never_chooses_a_schedule_whose_price_is_not_known(
+    policy: Explorer, actuator: str, price: SchedulePrice | None, asked: bool
+) -> None:
+    world = tuned(engine={"name": "vllm", "version": "0.26.0"}, tuning={"mode": "Auto", "actuator": actuator})
+    world.tuning = replace(world.tuning, schedule_price=price)
+    world.reconcile()
+    found = policy.asked[-1]
+    assert found.schedule is asked
+    assert found.schedule_price == (price or SchedulePrice(4.5))

@@ -20,13 +20,12 @@ from dflash_controller.tuner.exploration import (
     MEASURING_S,
     WEEK_S,
     TrialValue,
-    is_measured,
     lasting_s,
-    same_kind,
     trial_value,
     upper_mean,
 )
 from dflash_controller.tuner.learned import Learned, Past
+from dflash_controller.tuner.load_kind import is_measured, same_kind
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
 from dflash_controller.tuner.recommend import Forecast, ObservedLoad, Recommendation, recommend
