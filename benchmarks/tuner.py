@@ -15,6 +15,11 @@ fitted to the table under test. Start blocks are 16 and 8; a table that lacks on
 
 It prints one JSON object per line. The last is the summary, which has the worse of the two starts. Baselines choose between the two start
 blocks: always the smaller, always the larger, the larger at concurrency 1 only, and the threshold that is best for this very table.
+
+*Calibration* is the share of cells whose true log advantage of the other start block lies within 1 and 2 of the stated standard deviations
+(68 and 95 % if they are right), and ``rms``, the root mean square of deviation ÷ standard deviation. Without ``--tables`` there is also a
+line for each kind of machine, from all measured tables of the project and from made ones (``tuner_machines``), and of the made ones apart
+for the half that constants may be chosen on and the half that is only reported.
 """
 
 from __future__ import annotations
@@ -24,13 +29,14 @@ import json
 import math
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tuner_priors import DATA
+from benchmarks.tuner_machines import REPORTED, made_machines
+from benchmarks.tuner_priors import DATA, TABLES
 from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.acceptance import Acceptance, Decay, decay_between
 from dflash_controller.tuner.points import StepPoint
@@ -38,6 +44,7 @@ from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.step_times import StepTimes
 
+SEEDS = "seed_tables.csv", "seed_accept.csv"
 USUAL_STARTS = (16, 8)
 NOISE = 0.03
 DRAWS = 200
@@ -65,6 +72,8 @@ class Outcome:
     protocol: str
     start: int
     regrets: tuple[float, ...]
+    deviations: tuple[float, ...] = ()
+    """True less predicted log advantage of the other start block, in stated standard deviations."""
 
     @property
     def mean(self) -> float | None:
@@ -82,7 +91,18 @@ class Outcome:
             "mean_regret_pct": rounded(self.mean),
             "max_regret_pct": rounded(self.worst),
             "wrong": sum(regret > 0 for regret in self.regrets),
+            **calibration(self.deviations),
         }
+
+
+def calibration(deviations: Sequence[float]) -> dict[str, float | None]:
+    """Returns the share of cells within 1 and 2 standard deviations, and the root mean square."""
+    count = len(deviations)
+    return {
+        "within_1_sigma": round(sum(abs(one) <= 1 for one in deviations) / count, 3) if count else None,
+        "within_2_sigma": round(sum(abs(one) <= 2 for one in deviations) / count, 3) if count else None,
+        "rms_sigmas": round(math.sqrt(sum(one**2 for one in deviations) / count), 3) if count else None,
+    }
 
 
 def rounded(value: float | None) -> float | None:
@@ -108,7 +128,7 @@ class Benchmark:
                 "the tables have no cell with two block sizes and an acceptance length; measure a second block size at one load"
             )
         self.starts = self._choose_starts()
-        self._priors = {series.model: Priors.load().without(series.model).prior() for series in table}
+        self._priors = {series.model: Priors.load().without(series.model).prior(series.machine) for series in table}
 
     def _choose_starts(self) -> tuple[int, ...]:
         counts = Counter(candidate_block for cell in self.cells for candidate_block in cell.candidate_blocks)
@@ -118,25 +138,25 @@ class Benchmark:
 
     def cold_varied(self, start: int, disturb: Callable[[], float] = lambda: 1.0) -> Outcome:
         """Runs cold_varied; ``disturb`` returns the factor of a step time's noise."""
-        regrets: list[float] = []
+        judged: list[Judged] = []
         for series in self._table:
             seen = points(series, [start], series.concurrencies, disturb)
             if seen:
                 steps = StepTimes(seen, self._priors[series.model].steps)
-                regrets += [self._regret(cell, start, steps, self._own(series, start)) for cell in self._of(series, start)]
-        return Outcome("cold_varied", start, tuple(regrets))
+                judged += [self._judged(cell, start, steps, self._own(series, start)) for cell in self._of(series, start)]
+        return outcome("cold_varied", start, judged)
 
     def cold_single(self, start: int) -> Outcome:
-        regrets = []
+        judged = []
         for cell in self.cells:
             seen = points(cell.series, [start], [cell.concurrency])
             if seen:
                 steps = StepTimes(seen, self._priors[cell.series.model].steps)
-                regrets.append(self._regret(cell, start, steps, self._own(cell.series, start)))
-        return Outcome("cold_single", start, tuple(regrets))
+                judged.append(self._judged(cell, start, steps, self._own(cell.series, start)))
+        return outcome("cold_single", start, judged)
 
     def warm(self, start: int) -> Outcome:
-        regrets = []
+        judged = []
         for cell in self.cells:
             own = cell.series
             others = [s for s in self._table if (s.source, s.model) == (own.source, own.model) and s.workload != own.workload]
@@ -145,8 +165,8 @@ class Benchmark:
             if seen and start in cell.candidate_blocks and start in own.lengths:
                 steps = StepTimes(seen, self._priors[own.model].steps)
                 decay = self._priors[own.model].decay.learned(decays(others, cell.candidate_blocks))
-                regrets.append(self._regret(cell, start, steps, self._own(own, start, decay)))
-        return Outcome("warm", start, tuple(regrets))
+                judged.append(self._judged(cell, start, steps, self._own(own, start, decay)))
+        return outcome("warm", start, judged)
 
     def noisy(self, start: int) -> dict[str, Any]:
         """Returns the line of ``cold_varied_noise``."""
@@ -191,8 +211,65 @@ class Benchmark:
     def _prior(self, series: Series) -> Prior:
         return self._priors[series.model]
 
-    def _regret(self, cell: Cell, start: int, steps: StepTimes, acceptance: Acceptance) -> float:
-        return cell.regret(recommend(start, cell.candidate_blocks, [ObservedLoad(float(cell.concurrency))], acceptance, steps).block)
+    def _judged(self, cell: Cell, start: int, steps: StepTimes, acceptance: Acceptance) -> Judged:
+        found = recommend(start, cell.candidate_blocks, [ObservedLoad(float(cell.concurrency))], acceptance, steps)
+        other = next((block for block in self.starts if block != start and block in cell.candidate_blocks), None)
+        if other is None or start not in cell.candidate_blocks:
+            return cell.regret(found.block), None
+        predicted = found.of(other)
+        true = math.log(cell.series.speeds[other, cell.concurrency] / cell.series.speeds[start, cell.concurrency])
+        return cell.regret(found.block), (true - predicted.log_gain) / predicted.log_sigma
+
+
+Judged = tuple[float, float | None]
+"""Regret in percent, and the deviation of the other start block's advantage in standard deviations; None if it was not measured."""
+
+
+def outcome(protocol: str, start: int, judged: Sequence[Judged]) -> Outcome:
+    return Outcome(
+        protocol, start, tuple(regret for regret, _ in judged), tuple(deviation for _, deviation in judged if deviation is not None)
+    )
+
+
+def kinds() -> list[dict[str, Any]]:
+    """Returns the line of every kind of machine: measured, and made on either half. Both starts of cold_varied count together."""
+    measured: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
+    for tables, accept in TABLES:
+        by_model: dict[tuple[str, str], list[Series]] = defaultdict(list)
+        for series in load(DATA / tables, DATA / accept):
+            by_model[series.source, series.model].append(series)
+        for found in by_model.values():
+            if any(block in series.lengths for series in found for c in series.concurrencies for block in _two(series, c)):
+                benchmark = Benchmark(found)
+                machine = found[0].machine
+                measured[machine.engine, machine.kind, "measured"] += [benchmark.cold_varied(start) for start in benchmark.starts]
+    made: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
+    for machine, number, table in made_machines():
+        half = "made, reported" if number % 2 == REPORTED else "made, chosen on"
+        benchmark = Benchmark(table)
+        made[machine.engine, machine.kind, half] += [benchmark.cold_varied(start) for start in benchmark.starts]
+    return [_kind_line(key, outcomes) for key, outcomes in sorted({**measured, **made}.items())]
+
+
+def _two(series: Series, concurrency: int) -> tuple[int, ...]:
+    """Returns the blocks measured at that concurrency, if there are at least two."""
+    blocks = series.candidate_blocks(concurrency)
+    return blocks if len(blocks) > 1 else ()
+
+
+def _kind_line(key: tuple[str, str, str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    engine, kind, machines = key
+    regrets = [regret for one in outcomes for regret in one.regrets]
+    return {
+        "machines": machines,
+        "engine": engine,
+        "kind": kind,
+        "protocol": "cold_varied",
+        "cells": len(regrets),
+        "mean_regret_pct": rounded(sum(regrets) / len(regrets)),
+        "max_regret_pct": rounded(max(regrets)),
+        **calibration([deviation for one in outcomes for deviation in one.deviations]),
+    }
 
 
 def points(
@@ -216,8 +293,8 @@ def worse(outcomes: Iterable[float | None]) -> float | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner", description="Choice quality of the tuner on measured tables.")
-    parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
-    parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
+    parser.add_argument("--tables", type=Path, default=DATA / SEEDS[0], help="tokens per second (default: the project's)")
+    parser.add_argument("--accept", type=Path, default=DATA / SEEDS[1], help="acceptance lengths (default: the project's)")
     options = parser.parse_args(arguments)
     try:
         benchmark = Benchmark(load(options.tables, options.accept))
@@ -226,10 +303,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary: dict[str, Any] = {"summary": True}
     for protocol in (benchmark.cold_varied, benchmark.cold_single, benchmark.warm):
         outcomes = [protocol(start) for start in benchmark.starts]
-        for outcome in outcomes:
-            print(json.dumps(outcome.line()), flush=True)
+        for found in outcomes:
+            print(json.dumps(found.line()), flush=True)
         summary[f"{outcomes[0].protocol}_mean"] = worse(outcome.mean for outcome in outcomes)
         summary[f"{outcomes[0].protocol}_max"] = worse(outcome.worst for outcome in outcomes)
+        summary[f"{outcomes[0].protocol}_calibration"] = calibration([one for outcome in outcomes for one in outcome.deviations])
     noisy = [benchmark.noisy(start) for start in benchmark.starts]
     for line in noisy:
         print(json.dumps(line), flush=True)
@@ -240,6 +318,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, outcome in benchmark.baselines().items()
     }
     summary["cells_without_acceptance"] = benchmark.without_acceptance
+    if options.tables == DATA / SEEDS[0]:
+        for line in kinds():
+            print(json.dumps(line), flush=True)
     print(json.dumps(summary))
     return 0
 

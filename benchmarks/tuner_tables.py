@@ -1,12 +1,17 @@
-"""Series of measured tables. Of several rows for the same cell the first one counts. Step times are ``c * tau / tok_per_s``."""
+"""Series of measured tables. Of several rows for the same cell the first one counts. Step times are ``c * tau / tok_per_s``.
+
+The engine and the kind of a target are what a table's columns ``engine`` and ``kind`` say, else its source or notes, else the model's name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_controller.tuner.machine import UNKNOWN, Machine
 from testbed.measured_tables import read_lengths, read_speeds
 
 
@@ -20,6 +25,7 @@ class Series:
     speeds: Mapping[tuple[int, int], float]
     lengths: Mapping[int, float]
     """Published acceptance lengths by block."""
+    machine: Machine = UNKNOWN
 
     def step_s(self, block: int, concurrency: int) -> float | None:
         """Returns the step time in seconds; None if the speed or the acceptance length is not published."""
@@ -35,6 +41,26 @@ class Series:
         return tuple(sorted({c for block, c in self.speeds if block > 1}))
 
 
+_ENGINE = re.compile(r"vllm|sglang", re.IGNORECASE)
+_MIXTURE = re.compile(r"\b(moe|mixture)\b|-A\d+(\.\d+)?B", re.IGNORECASE)
+"""The second part is in names of models that activate some of their weights only."""
+_HYBRID = re.compile(r"\bhybrid\b|qwen3\.[5-9]|qwen3-next", re.IGNORECASE)
+"""The second part is in names of the Qwen models with gated delta nets."""
+_DENSE = re.compile(r"\bdense\b", re.IGNORECASE)
+
+
+def machine_of(model: str, said: str) -> Machine:
+    """Returns the engine and kind of a model from what its table says; an engine that is named nowhere is unknown."""
+    engine = _ENGINE.search(said)
+    words = f"{model} {said}"
+    dense = _DENSE.search(said) is not None
+    return Machine(
+        engine.group().lower() if engine else "",
+        hybrid=not dense and _HYBRID.search(words) is not None,
+        mixture=not dense and _MIXTURE.search(words) is not None,
+    )
+
+
 def load(tables: Path, accept: Path) -> tuple[Series, ...]:
     """Returns the series of both files. Raises TableError."""
     lengths: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
@@ -42,9 +68,18 @@ def load(tables: Path, accept: Path) -> tuple[Series, ...]:
         for key in ((length.source, length.model, length.workload), (length.model, length.workload)):
             lengths[key].setdefault(length.block_size, length.tokens)
     speeds: dict[tuple[str, str, str], dict[tuple[int, int], float]] = defaultdict(dict)
+    machines: dict[tuple[str, str], Machine] = {}
     for speed in read_speeds(tables):
         speeds[speed.source, speed.model, speed.workload].setdefault((speed.block_size, speed.concurrency), speed.tokens_per_s)
+        machines.setdefault((speed.source, speed.model), machine_of(speed.model, f"{speed.source} {speed.notes}"))
     return tuple(
-        Series(source, model, workload, cell, {1: 1.0, **lengths.get((source, model, workload), lengths[model, workload])})
+        Series(
+            source,
+            model,
+            workload,
+            cell,
+            {1: 1.0, **lengths.get((source, model, workload), lengths[model, workload])},
+            machines[source, model],
+        )
         for (source, model, workload), cell in speeds.items()
     )

@@ -1,7 +1,8 @@
 """Reads measured tables, which are CSV files, and says in one line what is wrong with one: file, line, column and remedy.
 
 A table of speeds has the columns ``model, workload, concurrency, block_size, method, tok_per_s``. A table of acceptance lengths has
-``model, workload, block_size, method, accept_len``. Both may have more, and ``source`` is read where there is one. Rows of method
+``model, workload, block_size, method, accept_len``. Both may have more. ``source`` is read where there is one, and of a table of speeds
+``engine``, ``kind`` (of target) and ``notes``. Rows of method
 ``DFlash`` count, and in a table of speeds those of ``AR`` (no speculation, block size 1). A row without a measured value counts as not
 measured.
 """
@@ -35,6 +36,8 @@ class Speed:
     block_size: int
     """1 is without speculation."""
     tokens_per_s: float
+    notes: str = ""
+    """What the columns engine, kind and notes say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ def read_speeds(path: Path) -> list[Speed]:
             continue
         block = row.whole("block_size", at_least=2) if row.text("method") == "DFlash" else 1
         source, model, workload = row.cells.get("source", ""), row.text("model"), row.text("workload")
-        found.append(Speed(source, model, workload, row.whole("concurrency", at_least=1), block, row.number("tok_per_s")))
+        notes = " ".join(filter(None, (row.cells.get(column, "") for column in ("engine", "kind", "notes"))))
+        found.append(Speed(source, model, workload, row.whole("concurrency", at_least=1), block, row.number("tok_per_s"), notes))
     if not found:
         raise TableError(f"{path}: has no row of method DFlash or AR with tok_per_s; add what was measured")
     return found

@@ -23,6 +23,7 @@ from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
 from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
+from dflash_controller.tuner.priors import prior_of
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
@@ -146,7 +147,7 @@ def _decision(
         schedule_largest_percent=price.largest_percent,
         max_concurrency=resolved.max_concurrency,
     )
-    decision = decide(tuner_inputs, knowledge.learned)
+    decision = decide(tuner_inputs, knowledge.learned, prior=prior_of(resolved))
     few = decision.reason is Reason.METRICS_MISSING and not tuner_inputs.metrics
     if few and knowledge.short_for_s < MISSED_EVALUATIONS * state.context.tuning_requeue_s:
         return None

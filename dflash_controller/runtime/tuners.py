@@ -1,4 +1,7 @@
-"""Holds the tuner's knowledge of every deployment. The collector feeds it; it is kept in memory and stored with the active revision."""
+"""Holds the tuner's knowledge of every deployment. The collector feeds it; it is kept in memory and stored with the active revision.
+
+Deployments of the same pair lend each other what they know of step times (``pairs``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
 from dflash_controller.api.speculation import Schedule
-from dflash_controller.engines.resolved import STEP_TIME_FIELDS
+from dflash_controller.engines.resolved import STEP_TIME_FIELDS, Resolved
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
@@ -21,12 +24,13 @@ from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.status.tuning import reported_decision
+from dflash_controller.runtime.pairs import Pairs
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import needed
-from dflash_controller.tuner.priors import Priors
+from dflash_controller.tuner.priors import prior_of
 from dflash_controller.tuner.schedule import true_step_s
 from dflash_controller.tuner.schedule_price import MEASURED_PRICE, PriceLearner, price_of
 from dflash_controller.tuner.step_times import StepTimes
@@ -35,6 +39,9 @@ from dflash_controller.tuner.window import SLOT_S
 _log = logging.getLogger(__name__)
 _PRICE = "schedulePrice"
 """Key of the stored knowledge that holds the price of a schedule."""
+
+LENT_S = 600.0
+"""Minimum seconds between two times a deployment lends, and between two times it borrows once it has borrowed."""
 
 
 class Measured(Protocol):
@@ -60,6 +67,10 @@ class _Case:
     """True if something was learned since ``stored_at_s``."""
     kept_with: str | None = None
     """The revision that stores the record. The record moves when another revision becomes active. None if nothing is stored yet."""
+    lent_at_s: float = 0.0
+    borrowed_at_s: float = 0.0
+    borrowed: int = 0
+    """The version of the pair's knowledge that was borrowed."""
     recent: deque[LoadSample] = field(default_factory=deque)
     fixed: tuple[StepPoint, ...] = ()
     """What was learned before a schedule ran, with fixed block sizes. Its price is told by comparison with this."""
@@ -84,6 +95,7 @@ class Tuners:
         self._cases: dict[Key, _Case] = {}
         self._prices: dict[Machine, PriceLearner] = {}
         """The price of a schedule on each kind of machine. All deployments with one share it."""
+        self._pairs = Pairs()
 
     def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
         """Returns what is known at this evaluation; nothing before a revision is active. ``stored`` are the snapshot's revisions."""
@@ -101,6 +113,7 @@ class Tuners:
             case.learner.take(sorted((*new, *on_trial), key=lambda load_sample: load_sample.at_s), now.timestamp())
             case.news = case.news or any(load_sample.served for load_sample in (*new, *on_trial))
             case.recent.extend(new)
+        self._share(key, case, stable.resolved, now.timestamp())
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
             case.recent.popleft()
         measured = self._measured.measured(key, stable.hash)
@@ -125,7 +138,7 @@ class Tuners:
         if not isinstance(revision.speculation, Schedule):
             return load_samples
         if case.fixed:
-            steps = StepTimes(case.fixed, Priors.load().prior().steps)
+            steps = StepTimes(case.fixed, prior_of(revision.resolved).steps)
             self._prices.setdefault(case.machine, PriceLearner()).take(load_samples, revision.speculation, case.fixed, steps)
         price = price_of(case.machine, self._prices) or MEASURED_PRICE
         return [replace(one, step_s=true_step_s(one.step_s, one.block, revision.speculation, price=price)) for one in load_samples]
@@ -162,12 +175,24 @@ class Tuners:
             return case
         kept_with, record = _kept(stable, records)
         machine = _machine(stable)
-        case = _Case(stable.name, curve, Learner.from_json(record, slot_s=self._slot_s), machine, now_s, kept_with=kept_with)
+        learner = Learner.from_json(record, prior_of(stable.resolved).steps, slot_s=self._slot_s)
+        case = _Case(stable.name, curve, learner, machine, now_s, kept_with=kept_with)
         self._cases[key] = case
         price = PriceLearner.from_json(record.get(_PRICE) if isinstance(record, Mapping) else None)
         if price.samples > (self._prices[machine].samples if machine in self._prices else 0):
             self._prices[machine] = price
         return case
+
+    def _share(self, key: Key, case: _Case, resolved: Resolved, now_s: float) -> None:
+        """Lends what the deployment knows to others of its pair, and borrows what they know."""
+        own = key, case.curve
+        if now_s - case.lent_at_s >= LENT_S:
+            self._pairs.lend(own, resolved, case.learner.lend())
+            case.lent_at_s = now_s
+        version = self._pairs.version(resolved)
+        if version != case.borrowed and now_s - case.borrowed_at_s >= LENT_S:
+            case.learner.borrow(self._pairs.known(own, resolved))
+            case.borrowed, case.borrowed_at_s = version, now_s
 
     def _record(self, case: _Case, now_s: float) -> str | None:
         moves = case.kept_with not in (None, case.stable)

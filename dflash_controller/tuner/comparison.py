@@ -27,8 +27,6 @@ from dflash_controller.tuner.regret import DAY_S
 from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_speed, speed
 from dflash_controller.tuner.step_times import OFF, StepTimes
 
-MIXTURE_SPREAD = 1.5
-"""Factor on the uncertainty for mixtures of experts and hybrids, whose step times follow the law less closely."""
 LEAST_LOAD_SAMPLES = 4
 VARIED = 2.0
 """Ratio of largest to smallest observed load from which the curve rests on more than one point."""
@@ -90,10 +88,9 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
     if acceptance is None:
         return None
     steps = fitted_steps(learned.points, decision_inputs.prior.steps, decision_inputs.limits, inputs.mixture)
-    spread = MIXTURE_SPREAD if inputs.mixture else 1.0
     loads = learned.loads
     candidate_blocks = tuple(sorted({OFF, *inputs.policy.block_sizes}))
-    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=inputs.trained_block, spread=spread)
+    found = recommend(current, candidate_blocks, loads, acceptance, steps, trained_block=inputs.trained_block)
     if OFF not in inputs.policy.block_sizes and current != OFF and not _off_is_certain(found):
         candidate_blocks, found = inputs.policy.block_sizes, _without_off(found)
     best, forecast = speculation_of(found.block), found.best

@@ -37,6 +37,10 @@ class DecisionInputs:
             "prior": {
                 "kneeTokens": self.prior.steps.knee_tokens,
                 "offRatio": self.prior.steps.off_ratio,
+                "positionShare": [self.prior.steps.position_share, self.prior.steps.position_sigma],
+                "endWeight": self.prior.steps.end_weight,
+                "belowSigma": self.prior.steps.below_sigma,
+                "spread": self.prior.steps.spread,
                 "decay": [self.prior.decay.mean, self.prior.decay.sigma],
             },
             "limits": {"tokens": list(self.limits.tokens), "concurrency": list(self.limits.concurrency)},
@@ -57,9 +61,20 @@ class DecisionInputs:
         return DecisionInputs(
             tuner_inputs,
             Learned.from_json(data["learned"]),
-            Prior(StepPrior(prior["kneeTokens"], prior["offRatio"]), Decay(*prior["decay"])),
+            Prior(_steps(prior), Decay(*prior["decay"])),
             Limits(tuple(limits["tokens"]), tuple(limits["concurrency"])),
         )
+
+
+def _steps(prior: Mapping[str, Any]) -> StepPrior:
+    """Returns the stored prior; one of an earlier release knew no price of a position."""
+    known = StepPrior(prior["kneeTokens"], prior["offRatio"])
+    if "positionShare" not in prior:
+        return known
+    share, sigma = prior["positionShare"]
+    return StepPrior(
+        known.knee_tokens, known.off_ratio, share, sigma, prior["endWeight"], below_sigma=prior["belowSigma"], spread=prior["spread"]
+    )
 
 
 _PLAIN = tuple(name for name in TunerInputs.__dataclass_fields__ if name not in ("policy", "speculation", "changes"))

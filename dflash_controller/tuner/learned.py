@@ -41,6 +41,18 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class PairKnowledge:
+    """What one deployment lends to others with the same target, accelerator, engine, release and parallelism."""
+
+    pools: Sequence[Sequence[Any]] = ()
+    """Step times by block and load: ``Pools.lend``."""
+    context: float = 0.0
+    """Mean context of its requests in tokens; 0: not known."""
+    decays: tuple[float, ...] = ()
+    """The drafter's decays; empty for another drafter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """History of loads and changes: the part of the tuner's knowledge that says whether a change is worth its cost."""
 
@@ -99,7 +111,7 @@ class Learned:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "points": [[p.block, p.concurrency, p.seconds, p.weight] for p in self.points],
+            "points": [[p.block, p.concurrency, p.seconds, p.weight, *([True] if p.prior else [])] for p in self.points],
             "loads": [[load.concurrency, load.share] for load in self.loads],
             "usual": [[load.concurrency, load.share] for load in self.usual],
             "acceptance": [seen.to_json() for seen in self.acceptance],

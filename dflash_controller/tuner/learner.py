@@ -17,10 +17,10 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import decay_between
 from dflash_controller.tuner.decision import TunerDecision
-from dflash_controller.tuner.learned import Learned, Seen
+from dflash_controller.tuner.learned import Learned, PairKnowledge, Seen
 from dflash_controller.tuner.point_pools import Pools
 from dflash_controller.tuner.priors import Priors
-from dflash_controller.tuner.prompt_length import PromptLengths
+from dflash_controller.tuner.prompt_length import MOVED, PromptLengths
 from dflash_controller.tuner.regret import DAY_S, RegretLedger
 from dflash_controller.tuner.speeds import Speeds
 from dflash_controller.tuner.step_times import OFF, Limits, StepPrior, StepTimes
@@ -61,6 +61,7 @@ class Learner:
         self._usual = Usual()
         self._drafted: Seen | None = None
         self._decays: deque[float] = deque(maxlen=KEPT_DECAYS)
+        self._borrowed_decays: tuple[float, ...] = ()
         self._settled: _Settled | None = None
         self._left: _Settled | None = None
         self._ledger = RegretLedger()
@@ -120,7 +121,7 @@ class Learner:
             self._usual.loads(),
             window.acceptance,
             self._drafted,
-            tuple(self._decays),
+            tuple(self._decays) or self._borrowed_decays,
             window.load_samples,
             len(recent),
             recent[-1] if recent else 0,
@@ -129,6 +130,22 @@ class Learner:
             self._inconsistent.over(now_s, span_s).load_samples,
             self._speeds.over(now_s, span_s, window.acceptance),
         )
+
+    def lend(self) -> PairKnowledge:
+        """Returns what a deployment of the same pair can start from."""
+        return PairKnowledge(self._pools.lend(), self._context.tokens, tuple(self._decays))
+
+    def borrow(self, lent: Iterable[PairKnowledge]) -> None:
+        """Takes what other deployments of the same pair have learned, in place of what was borrowed before.
+
+        Step times from requests of another length than the own are left out.
+        """
+        own, found = self._context.tokens, list(lent)
+        alike = [one for one in found if not own or not one.context or abs(math.log(one.context / own)) <= math.log(MOVED)]
+        if found and not alike:
+            self._pools.forget_borrowed()
+        self._pools.borrow(one.pools for one in alike)
+        self._borrowed_decays = next((one.decays for one in alike if one.decays), ())
 
     @property
     def epoch(self) -> int:
@@ -177,6 +194,7 @@ class Learner:
             "v": 1,
             "pools": self._pools.to_json(),
             "earlier": self._pools.earlier_to_json(),
+            "borrowed": self._pools.borrowed_to_json(),
             "context": self._context.to_json(),
             "usual": [round(self._usual.at_s), [[place, round(seconds)] for place, seconds in sorted(self._usual.seconds.items())]],
             "drafted": self._drafted.to_json() if self._drafted else None,
@@ -206,7 +224,7 @@ def _restored(data: Mapping[str, Any], learner: Learner) -> Learner:
     _finite(data)
     if data["v"] != 1:
         raise ValueError("another version")
-    learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()))
+    learner._pools = Pools.from_json(data["pools"], data.get("earlier", ()), data.get("borrowed", ()))
     learner._context = PromptLengths.from_json(data.get("context"))
     learner._pools.epoch = int(data["epoch"])
     learner._usual.at_s = float(data["usual"][0])

@@ -10,7 +10,7 @@ from dflash_controller.tuner.points import StepPoint
 SAME_LOAD_DOUBLINGS = 0.5
 """Loads whose concurrency differs by at most this many doublings (a factor of 1.4) are of one kind."""
 MEASURED_WEIGHT = 3.0
-"""Least weight, in load samples, of a point that counts as measured. A point of an earlier epoch has less."""
+"""Least weight, in load samples, of a point that counts as measured. One of an earlier epoch or another deployment does not count."""
 
 
 def same_kind(first: float, second: float) -> bool:
@@ -20,4 +20,7 @@ def same_kind(first: float, second: float) -> bool:
 
 def is_measured(points: Iterable[StepPoint], block: int, concurrency: float) -> bool:
     """Returns whether this block size ran at this kind of load, so that its step time is known by measurement and not by inference."""
-    return any(point.block == block and point.weight >= MEASURED_WEIGHT and same_kind(point.concurrency, concurrency) for point in points)
+    return any(
+        point.block == block and not point.prior and point.weight >= MEASURED_WEIGHT and same_kind(point.concurrency, concurrency)
+        for point in points
+    )

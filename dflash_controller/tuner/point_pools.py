@@ -41,15 +41,21 @@ class _Pool:
         return float(self.weight * 0.5 ** (max(0.0, now_s - self.at_s) / HALF_LIFE_S))
 
 
+_Places = dict[tuple[int, int], _Pool]
+"""Pools by block and bin of load."""
+
+
 class Pools:
     """Geometric means by block and load, with older load samples weighing less.
 
-    Where the current epoch has no data yet, the previous epoch fills in: its shape, shifted to the level where both epochs have data.
+    Where the current epoch has no data yet, the previous epoch fills in, and then what other deployments of the same pair lent: their
+    shape, shifted to the level where both have data.
     """
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[int, int], _Pool] = {}
-        self._earlier: dict[tuple[int, int], _Pool] = {}
+        self._pools: _Places = {}
+        self._earlier: _Places = {}
+        self._borrowed: _Places = {}
         self._apart: list[tuple[int, float, float, float]] = []
         self._points: tuple[StepPoint, ...] | None = ()
         self.epoch = 0
@@ -78,7 +84,7 @@ class Pools:
 
     def renew(self, at_s: float) -> None:
         """Starts a new epoch: what was known becomes prior knowledge."""
-        shift = self._shift()
+        shift = self._shift(self._earlier)
         before = {at: pool for at, pool in self._earlier.items() if pool.faded(at_s) >= PRIOR_WEIGHT}
         known = {at: replace(pool, log_s=pool.log_s + shift) for at, pool in before.items()}
         known.update({at: pool for at, pool in self._pools.items() if pool.faded(at_s) >= ENOUGH_WEIGHT})
@@ -87,13 +93,36 @@ class Pools:
         self._pools, self._apart, self._points = {}, [], None
         self.epoch += 1
 
-    def _shift(self) -> float:
-        """Returns how much slower (log) steps are than in the previous epoch; 0 if the two have no pool in common."""
-        both = [(min(self._pools[at].weight, KNOWN_WEIGHT), self._pools[at].log_s - old.log_s) for at, old in self._seen_again()]
-        return sum(weight * apart for weight, apart in both) / sum(weight for weight, _ in both) if both else 0.0
+    def lend(self) -> list[list[Any]]:
+        """Returns what another deployment of the same pair can start from: the sound pools, as ``to_json`` does."""
+        now_s = self._now_s()
+        sound = [at for at, pool in self._pools.items() if pool.faded(now_s) >= ENOUGH_WEIGHT]
+        best = sorted(sound, key=lambda at: self._pools[at].faded(now_s), reverse=True)[:MOST_PRIOR]
+        return _reported({at: self._pools[at] for at in best})
 
-    def _seen_again(self) -> list[tuple[tuple[int, int], _Pool]]:
-        return [(at, old) for at, old in self._earlier.items() if at in self._pools]
+    def borrow(self, lent: Iterable[Iterable[Iterable[Any]]]) -> None:
+        """Takes what other deployments lent (``lend``), in place of what was borrowed before; nothing if there is nothing.
+
+        The one with the most load samples counts first; the others fill in, shifted to its level. Raises TypeError or ValueError on
+        anything else.
+        """
+        found: _Places = {}
+        for pools in sorted(map(_read, lent), key=lambda pools: sum(pool.weight for pool in pools.values()), reverse=True):
+            shift = _apart(found, pools)
+            found = {**{at: replace(pool, log_s=pool.log_s + shift) for at, pool in pools.items()}, **found}
+        best = sorted(found, key=lambda at: found[at].weight, reverse=True)[:MOST_PRIOR]
+        if found:
+            self._borrowed, self._points = {at: found[at] for at in best}, None
+
+    def forget_borrowed(self) -> None:
+        self._borrowed, self._points = {}, None
+
+    def _now_s(self) -> float:
+        return max((pool.at_s for pool in self._pools.values()), default=0.0)
+
+    def _shift(self, older: _Places) -> float:
+        """Returns how much slower (log) steps are than in ``older``; 0 if the two have no pool in common."""
+        return _apart(self._pools, older)
 
     def _pour(self, at_s: float, block: int, log_c: float, log_s: float) -> None:
         key = block, load_bin(math.exp(log_c))
@@ -114,19 +143,23 @@ class Pools:
     def points(self) -> tuple[StepPoint, ...]:
         """Returns the points by block and load: the same object until a pool has moved."""
         if self._points is None:
-            now_s = max((pool.at_s for pool in self._pools.values()), default=0.0)
+            now_s = self._now_s()
             sound = {key: pool for key, pool in self._pools.items() if pool.faded(now_s) >= ENOUGH_WEIGHT}
             for pool in self._pools.values():
                 pool.shown = pool.log_s, pool.weight
-            shift = self._shift()
-            shown = {key: _Pool(PRIOR_WEIGHT, pool.log_c, pool.log_s + shift, now_s) for key, pool in self._earlier.items()}
-            shown.update(sound or ({} if shown else self._pools))
-            self._points = tuple(self._point(key[0], pool, now_s) for key, pool in sorted(shown.items()))
+            prior: _Places = {}
+            for older in (self._borrowed, self._earlier):
+                shift = self._shift(older)
+                prior.update({key: _Pool(PRIOR_WEIGHT, pool.log_c, pool.log_s + shift, now_s) for key, pool in older.items()})
+            own = sound or ({} if prior else self._pools)
+            shown = {**prior, **own}
+            self._points = tuple(self._point(key[0], pool, now_s, key not in own) for key, pool in sorted(shown.items()))
         return self._points
 
-    def _point(self, block: int, pool: _Pool, now_s: float) -> StepPoint:
+    def _point(self, block: int, pool: _Pool, now_s: float, prior: bool) -> StepPoint:
         values = (math.exp(pool.log_c), math.exp(pool.log_s), max(1e-3, pool.faded(now_s)))
-        return StepPoint(block, *(float(f"{value:.5g}") for value in values))
+        concurrency, seconds, weight = (float(f"{value:.5g}") for value in values)
+        return StepPoint(block, concurrency, seconds, weight, prior)
 
     def to_json(self) -> list[list[Any]]:
         return _reported(self._pools)
@@ -135,12 +168,25 @@ class Pools:
         """Returns the pools of the previous epoch."""
         return _reported(self._earlier)
 
+    def borrowed_to_json(self) -> list[list[Any]]:
+        """Returns the pools that were borrowed. They are kept because the deployment that lent them may be deleted."""
+        return _reported(self._borrowed)
+
     @staticmethod
-    def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = ()) -> Pools:
-        """Returns the pools of ``to_json`` and ``earlier_to_json``. Raises TypeError or ValueError on anything else."""
+    def from_json(data: Iterable[Iterable[Any]], earlier: Iterable[Iterable[Any]] = (), borrowed: Iterable[Iterable[Any]] = ()) -> Pools:
+        """Returns the pools of ``to_json``, ``earlier_to_json`` and ``borrowed_to_json``.
+
+        Raises TypeError or ValueError on anything else.
+        """
         pools = Pools()
-        pools._pools, pools._earlier, pools._points = _read(data), _read(earlier), None
+        pools._pools, pools._earlier, pools._borrowed, pools._points = _read(data), _read(earlier), _read(borrowed), None
         return pools
+
+
+def _apart(newer: _Places, older: _Places) -> float:
+    """Returns the mean difference of log step times where both have data; 0 if they have no pool in common."""
+    both = [(min(newer[at].weight, KNOWN_WEIGHT), newer[at].log_s - old.log_s) for at, old in older.items() if at in newer]
+    return sum(weight * apart for weight, apart in both) / sum(weight for weight, _ in both) if both else 0.0
 
 
 def _reported(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
@@ -150,7 +196,7 @@ def _reported(pools: Mapping[tuple[int, int], _Pool]) -> list[list[Any]]:
     ]
 
 
-def _read(data: Iterable[Iterable[Any]]) -> dict[tuple[int, int], _Pool]:
+def _read(data: Iterable[Iterable[Any]]) -> _Places:
     found = {}
     for block, weight, log_c, log_s, at_s in data:
         StepPoint(int(block), math.exp(log_c), math.exp(log_s), weight)

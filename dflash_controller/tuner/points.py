@@ -19,6 +19,8 @@ class StepPoint:
     """Step time: seconds per verify step."""
     weight: float = 1.0
     """Number of load samples pooled in it."""
+    prior: bool = False
+    """Measured with other prompts before, or by another deployment of the same pair: knowledge to start from."""
 
     def __post_init__(self) -> None:
         """Raises ValueError if a value is not a positive number."""

@@ -9,7 +9,7 @@ from dflash_controller.api.speculation import Speculation
 from dflash_controller.model.prediction import Prediction
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.learned import Learned
-from dflash_controller.tuner.priors import Priors
+from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.schedule import mean_log_speed
 from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.step_times import Limits
@@ -27,18 +27,20 @@ def predict(
     min_gain_percent: float,
     exploratory: bool = False,
     price: SchedulePrice = MEASURED_PRICE,
+    prior: Prior | None = None,
 ) -> Prediction:
     """Returns the predicted gain of changing from ``now``, the active speculation that served what was ``learned``, to ``then``.
 
-    The prediction is 0 if there is no data, or if the load has moved so that ``now`` is faster. An exploratory trial predicts nothing:
-    what was inferred has too large an error to judge a candidate by, and what was learned meanwhile comes from the candidate itself.
+    ``prior`` must be that of the decision, and defaults to the project's for an unknown engine. The prediction is 0 if there is no data, or
+    if the load has moved so that ``now`` is faster. An exploratory trial predicts nothing: what was inferred has too large an error to
+    judge a candidate by, and what was learned meanwhile comes from the candidate itself.
     """
     if exploratory:
         return Prediction(0.0, math.log1p(min_gain_percent / 100), exploratory=True)
     loads = (learned.loads or learned.usual) if learned is not None else ()
     if learned is None or not learned.points or not loads:
         return Prediction()
-    prior = Priors.load().prior()
+    prior = prior or Priors.load().prior()
     acceptance = fitted_acceptance(learned, now.max_block_size, prior.decay)
     if acceptance is None and learned.drafted is not None:
         # While the only replica is on trial, no other one measures the active speculation.

@@ -42,6 +42,7 @@ from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Tro
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.schedule_price import MEASURED_PRICE
+from dflash_controller.tuner.priors import prior_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class CanaryCase:
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
             exploratory=self.candidate.exploratory,
             price=context.tuning.schedule_price or MEASURED_PRICE,
+            prior=prior_of(resolved),
         )
         return replace(asked, promise=promised)
 

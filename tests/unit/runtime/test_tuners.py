@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.speculation import Fixed, parse_speculation
 from dflash_controller.cli.replay import main as replay
+from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.revisions.revision import RevisionState, data, manifest
@@ -24,6 +26,8 @@ from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.runtime.logs import JsonFormatter
 from dflash_controller.runtime.tuners import Tuners
 from dflash_controller.tuner.decision import TunerDecision
+from dflash_controller.tuner.learned import Learned, PairKnowledge
+from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import decide
 from dflash_controller.tuner.schedule_price import SchedulePrice
 from tests.support.render_inputs import deployment, resolved
@@ -189,7 +193,7 @@ def test_another_block_keeps_the_curve_and_takes_the_record_along_at_once() -> N
     assert moved.recent == ()
 
 
-@pytest.mark.parametrize("change", [{"engine": "vllm"}, {"tensor_parallel": 8}, {"max_concurrency": 8}])
+@pytest.mark.parametrize("change", [{"engine": "vllm"}, {"tensor_parallel": 8}])
 def test_another_engine_or_size_has_another_curve(change: dict[str, Any]) -> None:
     room = Room()
     room.serve(5)
@@ -198,6 +202,96 @@ def test_another_engine_or_size_has_another_curve(change: dict[str, Any]) -> Non
     moved = room.look(first, revision("chat-rb", 2, **change))
     assert moved.learned is not None
     assert moved.learned.points == ()
+
+
+def test_another_number_of_requests_starts_a_curve_from_what_was_known() -> None:
+    room = Room()
+    room.serve(5)
+    first = revision("chat-ra")
+    room.look(first)
+    learned = room.look(first, revision("chat-rb", 2, max_concurrency=8)).learned
+    assert learned is not None
+    assert [(point.block, point.prior) for point in learned.points] == [(16, True)]
+
+
+OTHER = Key("models", "other")
+
+
+def shared(room: Room, key: Key = OTHER, **changes: Any) -> Learned:
+    """What another deployment of the cluster knows, which has served nothing."""
+    item = revision("other-ra", **changes)
+    item["metadata"]["annotations"][names.ANNOTATION_STATE] = RevisionState.STABLE.value
+    seen = Snapshot(key, {"spec": {}}, revisions=(item,), pods=())
+    learned = room.tuners.knowledge(seen, read_stored(seen.revisions)).learned
+    assert learned is not None
+    return learned
+
+
+def told(learned: Learned) -> list[tuple[int, bool]]:
+    return [(point.block, point.prior) for point in learned.points]
+
+
+def test_a_new_deployment_of_the_same_pair_starts_from_what_the_others_know() -> None:
+    room = Room()
+    room.serve(20)
+    room.look(revision("chat-ra"))
+    found = shared(room, drafter=ModelRef("z-lab/another"), max_concurrency=7)
+    assert told(found) == [(16, True)]
+    assert found.points[0].seconds == pytest.approx(0.01, rel=1e-3)
+    assert found.load_samples == 0, "the load is its own"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": "vllm"},
+        {"version": "0.5.16"},
+        {"target": ModelRef("Qwen/Another")},
+        {"tensor_parallel": 8},
+        {"nodes": 2},
+        {"gpu_product": "NVIDIA-H100"},
+        {"extra_args": ("--quantization=fp8",)},
+    ],
+)
+def test_another_pair_starts_from_nothing(change: dict[str, Any]) -> None:
+    room = Room()
+    room.serve(20)
+    room.look(revision("chat-ra"))
+    assert shared(room, **change).points == ()
+
+
+def test_what_a_deleted_deployment_knew_is_not_lost_even_after_a_restart() -> None:
+    room = Room()
+    room.serve(20)
+    room.look(revision("chat-ra"))
+    room.tuners.forget(KEY)
+    assert told(shared(room)) == [(16, True)]
+    borrower = Learner()
+    borrower.borrow([PairKnowledge([[16, 20.0, math.log(8.0), math.log(0.01), START.timestamp()]])])
+    record = json.dumps(borrower.to_json())
+    assert told(shared(Room(), learned=record)) == [(16, True)]
+
+
+def test_what_is_learned_later_reaches_the_others_too_and_own_measurements_take_its_place() -> None:
+    room = Room()
+    room.serve(20)
+    room.look(revision("chat-ra"))
+    shared(room)
+    room.serve(20, block=8)
+    room.look(revision("chat-ra"))
+    found = shared(room)
+    assert told(found) == [(8, True), (16, True)]
+    room.serve(20)
+    assert told(shared(room)) == [(8, True), (16, False)]
+
+
+def test_nobody_borrows_from_itself() -> None:
+    room = Room()
+    for _ in range(3):
+        room.serve(20)
+        learned = room.look(revision("chat-ra")).learned
+        assert learned is not None
+        assert told(learned) == [(16, False)]
 
 
 def test_the_record_moves_with_the_revision_in_force_if_there_is_one() -> None:

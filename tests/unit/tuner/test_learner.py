@@ -23,7 +23,7 @@ from dflash_controller.tuner.step_times import StepPrior
 START = 1_800_000_000.0
 PRIOR = StepPrior(200.0, 0.7)
 FIRST, DECAY = 0.85, 0.993
-LATER = {"earlier", "context"}
+LATER = {"earlier", "context", "borrowed"}
 """What records of the first release do not have."""
 
 

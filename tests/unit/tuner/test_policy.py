@@ -18,8 +18,10 @@ from dflash_controller.tuner.acceptance import Acceptance, Decay, mean_length
 from dflash_controller.tuner.crossover import between
 from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned, Past, Seen
+from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
+from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.step_times import StepTimes
 from tests.support.tuner_inputs import AUTO as WITHOUT_DOWNTIME
@@ -166,8 +168,10 @@ def test_with_one_load_seen_a_gain_below_15_percent_is_not_enough() -> None:
 
 
 def test_a_mixture_of_experts_is_trusted_less() -> None:
-    dense, mixture = (decide(asked(mixture=kind), known()) for kind in (False, True))
-    assert float(mixture.numbers["confidence"]) < float(dense.numbers["confidence"])
+    for engine in ("", "sglang", "vllm"):
+        priors = [Priors.load().prior(Machine(engine, mixture=kind)) for kind in (False, True)]
+        dense, mixture = (decide(asked(mixture=prior is priors[1]), known(), prior=prior) for prior in priors)
+        assert float(mixture.numbers["confidence"]) < float(dense.numbers["confidence"])
 
 
 def test_a_load_that_will_be_gone_soon_is_not_followed() -> None:
