@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import positive
-from benchmarks.traces_fleet import DENSE, HYBRID, MIXTURE, Reference, Run, Setting, oracle, run
-from benchmarks.traces_machines import MACHINES
+from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
+from benchmarks.traces_machines import VLLM_HYBRID, hybrid_tables
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
 from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy, traces
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
+from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.priors import Prior, Priors
 
 USUAL = (8, 16)
@@ -42,8 +42,6 @@ RESTARTS_S = (60, 600)
 DAYS, QUICK_DAYS = 7, 2
 CELLS = 6
 SEED = 20261128
-_MIXTURE = re.compile(r"-A\d+(\.\d+)?B")
-"""Part of the names of models that activate some of their weights only."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,14 @@ class Subject:
     traces: Sequence[Trace]
     name: str
     prior: Prior
-    kind: str
+    machine: Machine
 
     def setting(self, trace: Trace, replicas: int, restart_s: int, blocks: tuple[int, int], start: int) -> Setting:
         """Returns a run of a trace. On hybrids every change of the tuner begins with a trial, as in the operator, and a single replica has
         surge, without which the tuner does not explore."""
-        hybrid = self.kind == HYBRID
+        hybrid = uncertain(self.machine)
         candidate_blocks = (OFF, *blocks) if trace.apart else blocks
-        return Setting(trace, replicas, restart_s, candidate_blocks, start, hybrid and replicas == 1, self.kind, hybrid)
+        return Setting(trace, replicas, restart_s, candidate_blocks, start, hybrid and replicas == 1, self.machine, hybrid)
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,15 @@ class Result:
             "changes": len(self.run.changes),
             "wasted_changes": self.wasted,
             "cell": self.cell,
-            "kind": self.setting.kind,
+            "kind": self.kind,
             "start": self.setting.start,
             "explorations": len(self.run.explorations),
         }
+
+    @property
+    def kind(self) -> str:
+        """Engine and kind of target."""
+        return f"{self.setting.machine.engine} {self.setting.machine.kind}".strip()
 
     def first_day(self, oracle: Result) -> float:
         """Returns the score of the first day ÷ that of the oracle."""
@@ -110,38 +113,36 @@ def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
     return min(ranked), max(ranked)
 
 
-def kind_of(model: str) -> str:
-    """Returns the kind of target that a model of this name is."""
-    return MIXTURE if _MIXTURE.search(model) else DENSE
+def uncertain(machine: Machine) -> bool:
+    """Returns whether the step-time law does not hold on this kind of machine, as far as is known."""
+    return machine.hybrid and machine.engine != "sglang"
 
 
 def machines(days: int, *, chosen_on: bool) -> list[Subject]:
     """Returns the simulated machines with hybrid targets on which constants may be chosen, or the others."""
-    prior = Priors.load().prior()
+    # Without the card of the machine that was measured: nothing is known of any of them.
+    prior = Priors.load().without("Qwen3.5-9B-shape").prior(VLLM_HYBRID)
     found = []
-    for machine in MACHINES:
-        if machine.chosen_on is chosen_on:
-            series = machine.series()
-            cell, heavy = Cell(series, USUAL), Cell(prefill_heavy(series), USUAL)
-            other = Cell(replace(machine, acceptance=machine.acceptance - 0.1).series("story"), USUAL)
-            found.append(Subject(traces(cell, other, None, USUAL, SEED, days, heavy), cell.name, prior, HYBRID))
+    for series, story in hybrid_tables(chosen_on=chosen_on):
+        cell, other, heavy = Cell(series, USUAL), Cell(story, USUAL), Cell(prefill_heavy(series), USUAL)
+        found.append(Subject(traces(cell, other, None, USUAL, SEED, days, heavy), cell.name, prior, VLLM_HYBRID))
     return found
 
 
-def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int, kind: str | None = None) -> list[Subject]:
+def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int) -> list[Subject]:
     """Returns workloads evenly spread over the table. Raises ValueError if none was measured at both blocks."""
     sound = [series for series in table if all(block in series.lengths and len(_loads(series, block)) > 1 for block in blocks)]
     if not sound:
         raise ValueError(f"no workload was measured at both block sizes, {blocks[0]} and {blocks[1]}, at two loads each; measure one")
     count = min(cells, len(sound))
-    return [_subject(sound[place * len(sound) // count], sound, blocks, days, kind) for place in range(count)]
+    return [_subject(sound[place * len(sound) // count], sound, blocks, days) for place in range(count)]
 
 
 def _loads(series: Series, block: int) -> set[int]:
     return {c for known, c in series.speeds if known == block}
 
 
-def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], days: int, kind: str | None) -> Subject:
+def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], days: int) -> Subject:
     same = [other for other in table if (other.source, other.model) == (series.source, series.model)]
     large = max(blocks)
     other = max(same, key=lambda one: abs(one.lengths[large] - series.lengths[large]))
@@ -149,9 +150,9 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     candidate_blocks = (OFF, *blocks) if off else blocks
     cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
     broken = Cell(series, candidate_blocks, collapsed=True) if off else None
-    prior = Priors.load().without(series.model).prior()
+    prior = Priors.load().without(series.model).prior(series.machine)
     heavy = Cell(prefill_heavy(series), blocks)
-    return Subject(traces(cell, shifted, broken, blocks, SEED, days, heavy), cell.name, prior, kind or kind_of(series.model))
+    return Subject(traces(cell, shifted, broken, blocks, SEED, days, heavy), cell.name, prior, series.machine)
 
 
 def results(
@@ -168,7 +169,7 @@ def results(
             trace = next((trace for trace in subject.traces if trace.name == name), None)
             if trace is not None:
                 # What the law gets wrong on a hybrid depends on the block that ran first.
-                start = blocks[(row + column) % 2] if subject.kind == HYBRID else max(blocks)
+                start = blocks[(row + column) % 2] if uncertain(subject.machine) else max(blocks)
                 yield from _compared(subject, subject.setting(trace, count, restart_s, blocks, start), blocks)
 
 
@@ -178,7 +179,7 @@ def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> It
     runs["hysteresis"] = run(setting, reference, Hysteresis(blocks, setting))
     runs["tuner"] = run(setting, reference, Tuner(setting, blocks, subject.prior, SEED))
     runs["oracle"] = oracle(setting, reference)
-    if setting.replicas == 2 and setting.kind == DENSE and not setting.trace.prefill:
+    if setting.replicas == 2 and not uncertain(setting.machine) and not setting.trace.prefill:
         runs["schedule"] = scheduled(setting, reference, subject.prior, SEED)
     for policy, done in runs.items():
         yield Result(subject.name, setting, policy, done, done.wasted(reference))
@@ -187,12 +188,12 @@ def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> It
 def summary(found: Sequence[Result]) -> dict[str, Any]:
     """Returns the means over the traces that count, over all restart times, by restart time and by kind of target.
 
-    Hybrids are left out of the means over all kinds, so that these can be compared with earlier releases.
+    Machines on which the law does not hold are left out of the means over all kinds, so that these can be compared with earlier releases.
     """
     counted = [one for one in found if not one.setting.trace.apart and not one.setting.trace.prefill and one.policy != "schedule"]
-    together = [one for one in counted if one.setting.kind != HYBRID]
+    together = [one for one in counted if not uncertain(one.setting.machine)]
     tuner = [one for one in together if one.policy == "tuner"]
-    hybrids = [one for one in counted if one.setting.kind == HYBRID]
+    hybrids = [one for one in counted if uncertain(one.setting.machine)]
     return {
         "summary": True,
         "mean": _means(together),
@@ -200,14 +201,14 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
             str(cost): _means([one for one in together if one.setting.restart_s == cost])
             for cost in sorted({one.setting.restart_s for one in together})
         },
-        "mean_by_kind": {kind: _means([one for one in counted if one.setting.kind == kind]) for kind in _kinds(counted)},
+        "mean_by_kind": {kind: _means([one for one in counted if one.kind == kind]) for kind in _kinds(counted)},
         "tokens": _tokens(together),
         "apart": {
             "collapse": _means([one for one in found if one.setting.trace.apart and one.policy != "schedule"]),
-            "schedule": _means([one for one in together if one.setting.replicas == 2 and one.setting.kind == DENSE])
+            "schedule": _means([one for one in together if one.setting.replicas == 2])
             | _means([one for one in found if one.policy == "schedule" and not one.setting.trace.apart]),
             "prefill_heavy": {
-                kind: _means([one for one in found if one.setting.trace.prefill and one.setting.kind == kind])
+                kind: _means([one for one in found if one.setting.trace.prefill and one.kind == kind])
                 for kind in _kinds([one for one in found if one.setting.trace.prefill])
             },
         },
@@ -220,7 +221,7 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
 
 
 def _kinds(found: Sequence[Result]) -> list[str]:
-    return sorted({one.setting.kind for one in found})
+    return sorted({one.kind for one in found})
 
 
 def _hybrids(found: Sequence[Result]) -> dict[str, Any]:
@@ -284,7 +285,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
     parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
-    parser.add_argument("--kind", choices=(DENSE, MIXTURE, HYBRID), help="kind of the tables' targets (default: by the model's name)")
     parser.add_argument(
         "--machines",
         choices=("report", "choose", "none"),
@@ -298,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         table = load(options.tables, options.accept)
         blocks = two_blocks(table)
-        chosen = subjects(table, blocks, options.cells, days, options.kind)
+        chosen = subjects(table, blocks, options.cells, days)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     of_machines = options.machines or ("report" if options.tables == DATA / "seed_tables.csv" else "none")

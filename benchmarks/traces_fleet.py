@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from benchmarks.traces_world import Cell, Trace
+from dflash_controller.tuner.machine import UNKNOWN, Machine
 
 TRIAL_NOISE = 0.1
 """Deviation of the logarithm of candidate's ÷ stable's speed, measured over a minute."""
@@ -21,8 +22,6 @@ TRIAL_WORST = math.log(0.95)
 SHORTEST_TRIAL, LONGEST_TRIAL = 10, 120
 """Minutes; the longest is ``spec.rollout.deadline``, after which a candidate of the tuner fails."""
 TRIAL_SEED = 29
-DENSE, MIXTURE, HYBRID = "dense", "mixture of experts", "hybrid"
-"""Kinds of target."""
 MOST = 64
 """Requests a replica serves concurrently; closed-loop clients beyond that wait."""
 
@@ -38,7 +37,7 @@ class Setting:
     start: int
     surge: bool = False
     """Whether a replica more may run during a change."""
-    kind: str = DENSE
+    machine: Machine = UNKNOWN
     trials: bool = False
     """Whether every change of the tuner begins with a trial on one replica, as in the operator."""
 

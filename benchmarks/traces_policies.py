@@ -7,7 +7,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-from benchmarks.traces_fleet import DENSE, MOST, Setting, Trial
+from benchmarks.traces_fleet import MOST, Setting, Trial
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy, speculation_of
 from dflash_controller.model.load_sample import LoadSample
@@ -76,7 +76,7 @@ class Tuner:
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting
         self._prior = prior
-        self.mixture = setting.kind != DENSE
+        self.mixture = setting.machine.mixture or setting.machine.hybrid
         self._draw = random.Random(seed)
         self.learner = Learner(prior.steps)
         self._changes: list[Change] = []
@@ -135,13 +135,15 @@ class Tuner:
     def _trial(self, decision: TunerDecision, learned: Learned, *, exploratory: bool) -> Trial:
         """Returns the trial of a decision, with the gain that the operator asks of such a candidate."""
         assert decision.change_to is not None
-        block, load = decision.change_to.max_block_size, float(decision.numbers["concurrency"]) if exploratory else 0.0
+        block, load = decision.change_to.max_block_size, float(decision.numbers["concurrency"])
         now = speculation_of(int(decision.numbers["block"]))
         least = self._policy.min_gain_percent
-        promise = predict(learned, now, decision.change_to, mixture=self.mixture, min_gain_percent=least, exploratory=exploratory)
+        promise = predict(
+            learned, now, decision.change_to, mixture=self.mixture, min_gain_percent=least, exploratory=exploratory, prior=self._prior
+        )
 
         def ended(minute: int, promoted: bool) -> None:
-            self._changes.append(Change(EPOCH_S + 60.0 * (minute + 1), block, promoted, load, not promoted))
+            self._changes.append(Change(EPOCH_S + 60.0 * (minute + 1), block, promoted, load, not promoted, exploratory))
 
         return Trial(block, promise.least, exploratory, ended)
 

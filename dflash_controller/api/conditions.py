@@ -307,7 +307,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "A block size is tried on one replica because its gain at this load is not known and knowing it is expected to be worth the trial."
     ),
     Reason.NOT_FASTER: ReasonDoc(
-        "An exploratory trial has measured its block size: it is not faster by spec.tuning.minGainPercent. Nothing is wrong, and what was "
+        "A trial of the tuner has measured its block size, which is not as much faster as is asked for. Nothing is wrong, and what was "
         "measured is kept."
     ),
     Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block size failed a trial recently."),

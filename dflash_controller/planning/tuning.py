@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,20 +14,20 @@ from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
-from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, TunerTrial
 from dflash_controller.planning.rollout.maintenance_window import opening
 from dflash_controller.planning.rollout.transitions import Asker
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
-from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.priors import prior_of
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
 _MEASURED = frozenset({Reason.NOT_FASTER, Reason.INCONCLUSIVE, Reason.REPLICA_BIAS})
-"""Why an exploratory trial ends that measured its block size, without a promotion."""
+"""Why a trial ends that measured its block size, without a promotion."""
 _TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
@@ -51,7 +50,7 @@ def tuned(
     undisturbed = state.pin is None and isinstance(wanted, Revision) and (wanted.hash == stable.hash or state.failed is not None)
     if undisturbed and own is not None and tuning.mode == "Auto":
         message = f"{own.name} is on trial{' because its gain is not known' if own.exploratory else ''}"
-        asker = Asker(Origin.TUNER, own.asked["reason"], own.asked.get("load", ""))
+        asker = Asker(Origin.TUNER, own.asked["reason"], own.tuners_trial)
         return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, asker
     against = "" if undisturbed else "a change of the spec, or a pin, goes before"
     decision = _decision(state, spec, policy, tuning, stable, against)
@@ -66,9 +65,10 @@ def tuned(
 
 
 def _asker(decision: TunerDecision) -> Asker:
-    if decision.reason is not Reason.EXPLORING:
-        return Asker(Origin.TUNER, Reason.TUNED)
-    return Asker(Origin.TUNER, Reason.EXPLORING, f"{max(0.1, float(decision.numbers['concurrency'])):.1f}")
+    exploratory = decision.reason is Reason.EXPLORING
+    load = float(decision.numbers.get("concurrency", 0.0))
+    trial = TunerTrial(max(0.1, load), exploratory) if load > 0 else None
+    return Asker(Origin.TUNER, Reason.EXPLORING if exploratory else Reason.TUNED, trial)
 
 
 def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision | None:
@@ -190,24 +190,16 @@ def changes(records: Iterable[Revision]) -> list[Change]:
     for record in records:
         asked = ""
         for entry in record.history:
-            load = _load(entry)
+            trial = TunerTrial.of(entry)
             if entry["outcome"] == RevisionState.CANDIDATE:
                 asked = entry["origin"]
-            elif (asked == Origin.TUNER or load) and entry["outcome"] in _TRIED:
-                kept, refused = entry["outcome"] == RevisionState.STABLE, load > 0 and entry["reason"] in _MEASURED
+            elif (asked == Origin.TUNER or trial is not None) and entry["outcome"] in _TRIED:
+                kept, refused = entry["outcome"] == RevisionState.STABLE, entry["reason"] in _MEASURED
                 at_s, block = datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size
-                found.append(Change(at_s, block, kept, load, refused))
+                load, exploratory = (trial.load, trial.exploratory) if trial is not None else (0.0, False)
+                found.append(Change(at_s, block, kept, load, refused, exploratory))
                 asked = ""
     return sorted(found, key=lambda change: change.at_s)
-
-
-def _load(entry: Mapping[str, str]) -> float:
-    """Returns the concurrency at which an exploratory trial was made; 0 if the entry is of none, or cannot be read."""
-    try:
-        load = float(entry.get("load", 0))
-    except ValueError:
-        return 0.0
-    return load if math.isfinite(load) and load > 0 else 0.0
 
 
 def _frozen(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> str:

@@ -36,13 +36,11 @@ class Change:
     kept: bool
     """False if it was tried on one replica and rolled back."""
     load: float = 0.0
-    """Concurrency at which it was tried because its gain was not known; 0 for a change that was expected to gain."""
+    """Requests per replica when it was decided; 0: not known."""
     refused: bool = False
-    """Whether it was measured and found not fast enough, rather than failed."""
-
-    @property
-    def exploratory(self) -> bool:
-        return self.load > 0
+    """Whether it was measured and found not fast enough, rather than failed. What was measured is in the curves."""
+    exploratory: bool = False
+    """Whether it was tried because its gain was not known."""
 
 
 @dataclass(frozen=True, slots=True)

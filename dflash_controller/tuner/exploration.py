@@ -157,5 +157,5 @@ def trials_of_the_week(changes: Iterable[Change], now_s: float, block: int, conc
     return [
         change
         for change in changes
-        if change.exploratory and change.block == block and now_s - change.at_s < WEEK_S and same_kind(change.load, concurrency)
+        if change.exploratory and change.block == block and now_s - change.at_s < WEEK_S and same_kind(max(change.load, 0.1), concurrency)
     ]

@@ -21,7 +21,7 @@ from dflash_controller.tuner.decision import CROSSOVER, GAIN_ERROR, GAIN_MEASURE
 from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, best_trial, trials_of_the_day, trials_of_the_week
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
-from dflash_controller.tuner.load_kind import is_measured
+from dflash_controller.tuner.load_kind import is_measured, same_kind
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.recommend import LEAST_CONFIDENCE
 from dflash_controller.tuner.regret import DAY_S
@@ -186,7 +186,7 @@ def _not_allowed(inputs: TunerInputs, comparison: Comparison, allowed_s: float |
             f"{gain}, but a change would take the only replica down for about {inputs.restart_s:.0f} s, "
             "and spec.tuning.allowDowntime is false"
         )
-    until_s = _backs_off_until(inputs.changes, comparison.best.max_block_size)
+    until_s = _backs_off_until(inputs.changes, comparison.best.max_block_size, comparison.concurrency)
     if inputs.now_s < until_s:
         wait = (until_s - inputs.now_s) / 3600
         return Reason.DWELLING, f"{gain}, but it was tried and rolled back; the next attempt is possible in {wait:.1f} hours"
@@ -210,7 +210,7 @@ def _no_trial(inputs: TunerInputs, comparison: Comparison, trial: TrialValue, al
         return f"{MOST_PER_DAY} were made in the last 24 hours"
     if allowed_s is not None:
         return "spec.tuning.minDwell and maxChangesPerDay allow no change now"
-    until_s = _backs_off_until(inputs.changes, trial.block)
+    until_s = _backs_off_until(inputs.changes, trial.block, comparison.concurrency)
     if inputs.now_s < until_s:
         return f"its last trial failed; the next attempt is possible in {(until_s - inputs.now_s) / 3600:.1f} hours"
     return ""
@@ -239,15 +239,17 @@ def _allowed_at(inputs: TunerInputs) -> float | None:
     return latest if latest > inputs.now_s else None
 
 
-def _backs_off_until(changes: tuple[Change, ...], block: int) -> float:
+def _backs_off_until(changes: tuple[Change, ...], block: int, concurrency: float) -> float:
     """Returns when a block size may be tried again after failed trials of it.
 
-    An exploratory trial that was refused has not failed: it measured what it was made for, and promised nothing.
+    One that was measured and not fast enough says nothing against other loads: the measurement is in the curves, which predict them anew.
+    An exploratory trial promised nothing, so that it cannot disappoint.
     """
     failures = 0
     last_s = -BACK_OFF_S
     for change in changes:
-        if change.block == block and not (change.exploratory and change.refused):
+        elsewhere = change.load > 0 and not same_kind(change.load, concurrency)
+        if change.block == block and not (change.refused and (change.exploratory or elsewhere)):
             failures, last_s = (0, last_s) if change.kept else (failures + 1, change.at_s)
     return last_s + BACK_OFF_S * 2 ** (failures - 1) if failures else -BACK_OFF_S
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -56,6 +57,25 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TunerTrial:
+    """What the history keeps of a trial that the tuner asked for."""
+
+    load: float
+    """Requests per replica at which it was decided."""
+    exploratory: bool
+    """Whether its gain was not known."""
+
+    @staticmethod
+    def of(entry: Mapping[str, str]) -> TunerTrial | None:
+        """Returns the trial in a history entry; None if the entry has none, or one that cannot be read."""
+        try:
+            load = float(entry["load"])
+        except (KeyError, ValueError):
+            return None
+        return TunerTrial(load, entry.get("exploratory") == "true") if math.isfinite(load) and load >= 0.1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Revision:
     """One stored revision. ``hash`` is the part of its name after the deployment's name."""
 
@@ -91,9 +111,15 @@ class Revision:
         return self.asked.get("origin")
 
     @property
+    def tuners_trial(self) -> TunerTrial | None:
+        """Returns the trial for which the tuner last made this revision a candidate; None if it did not."""
+        return TunerTrial.of(self.asked) if self.origin == Origin.TUNER else None
+
+    @property
     def exploratory(self) -> bool:
         """Returns whether the tuner last made this revision a candidate because its gain was not known."""
-        return self.origin == Origin.TUNER and bool(self.asked.get("load"))
+        trial = self.tuners_trial
+        return trial is not None and trial.exploratory
 
     @property
     def trial_lost(self) -> bool:
@@ -222,16 +248,20 @@ def manifest(
     }
 
 
-def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, load: str = "") -> dict[str, str]:
+def state_annotations(
+    record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, trial: TunerTrial | None = None
+) -> dict[str, str]:
     """Returns the annotations that set a revision's state and add the change to its history."""
-    entry = history_entry(now, origin, state, reason, load)
+    entry = history_entry(now, origin, state, reason, trial)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
 
 
-def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str, load: str = "") -> dict[str, str]:
-    """Returns one entry of a revision's history. ``load`` is the concurrency at which the tuner explores; empty for anything else."""
+def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str, trial: TunerTrial | None = None) -> dict[str, str]:
+    """Returns one entry of a revision's history."""
     entry = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
-    return entry | ({"load": load} if load else {})
+    if trial is not None:
+        entry |= {"load": f"{trial.load:.1f}"} | ({"exploratory": "true"} if trial.exploratory else {})
+    return entry
 
 
 def workload_annotation(content: Mapping[str, Any]) -> str:
@@ -275,7 +305,8 @@ def _history_json(entries: Sequence[Mapping[str, str]]) -> str:
 
 def _counts(entry: Mapping[str, str], newest: str) -> bool:
     """Returns whether an entry is the outcome of an exploratory trial in the week before ``newest``."""
-    if not entry.get("load") or entry["outcome"] == RevisionState.CANDIDATE:
+    trial = TunerTrial.of(entry)
+    if trial is None or not trial.exploratory or entry["outcome"] == RevisionState.CANDIDATE:
         return False
     try:
         return datetime.fromisoformat(newest) - datetime.fromisoformat(entry["at"]) < timedelta(days=7)

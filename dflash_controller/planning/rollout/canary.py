@@ -41,8 +41,8 @@ from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
-from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 from dflash_controller.tuner.priors import prior_of
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +336,9 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
 
 
 def _refusal(case: CanaryCase, judgement: Judgement) -> Reason:
-    """Returns why a candidate fails: an exploratory one that is only not fast enough has measured what it was made for."""
+    """Returns why a candidate fails. One of the tuner that is only not fast enough has been measured, and nothing is wrong with it."""
     failed = {verdict.metric for verdict in judgement.verdicts if verdict.outcome is Outcome.FAILED and verdict.gates}
-    measured = case.candidate.exploratory and SPEED in failed and failed <= {SPEED, TTFT, LATENCY}
+    measured = case.by_tuner and SPEED in failed and failed <= {SPEED, TTFT, LATENCY}
     return Reason.NOT_FASTER if measured else judgement.reason
 
 

@@ -23,6 +23,7 @@ from dflash_controller.planning.revisions.revision import (
     Origin,
     Revision,
     RevisionState,
+    TunerTrial,
     data,
     data_from_workload,
     history_entry,
@@ -46,8 +47,8 @@ class Asker:
 
     origin: Origin
     reason: str
-    load: str = ""
-    """Concurrency at which the tuner explores; empty for anything else."""
+    trial: TunerTrial | None = None
+    """What the history keeps of a trial that the tuner asks for."""
 
 
 def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
         next_number(state.records),
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
         RevisionState.CANDIDATE,
-        [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason, asker.load)],
+        [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason, asker.trial)],
         # A pruned revision returns under its old name, and an old annotation may still name it.
         _new_trial(state, f"{key.name}-{revision}", _block_to_remember(state, spec, asker, None)),
     )
@@ -154,9 +155,9 @@ class _Moves:
         reason: str,
         number: int | None = None,
         trial: Trial | None = None,
-        load: str = "",
+        tuners: TunerTrial | None = None,
     ) -> Revision:
-        annotations = state_annotations(record, state, self.now, origin, reason, load)
+        annotations = state_annotations(record, state, self.now, origin, reason, tuners)
         if trial is not None:
             annotations |= {names.ANNOTATION_TRIAL: trial.to_json()}
         if state is RevisionState.CANDIDATE:
@@ -167,7 +168,7 @@ class _Moves:
             state=state,
             number=record.number if number is None else number,
             trial=record.trial if trial is None else trial,
-            history=(*record.history, history_entry(self.now, origin, state, reason, load)),
+            history=(*record.history, history_entry(self.now, origin, state, reason, tuners)),
             probe=None if state is RevisionState.CANDIDATE else record.probe,
         )
 
@@ -228,7 +229,7 @@ def take_roles(
             remembered = _block_to_remember(state, spec, asker, target.trial.asked_block)
             trial = _new_trial(state, target.name, remembered)
             number = next_number(moves.records)
-            candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, number, trial, asker.load)
+            candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, number, trial, asker.trial)
     return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
 
 
@@ -332,7 +333,7 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
     candidate, moves = state.candidate, _Moves(state.context.now, list(state.records))
     if candidate is None:
         raise ValueError("a ruling without a candidate")
-    decided, load = replace(state, outcome=outcome), candidate.asked.get("load", "") if candidate.exploratory else ""
+    decided, tuners = replace(state, outcome=outcome), candidate.tuners_trial
     match outcome.end:
         case RevisionState.STABLE:
             # The highest number is active, and a rebuilt record may have a higher number than the candidate.
@@ -341,13 +342,14 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
             if left is not None:
                 # If the operator stops before the last of these writes, this one records what is left to do.
                 left = moves.move(left, RevisionState.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
-            stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial, load)
+            stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial, tuners)
             moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is active: {outcome.message}"))
             if left is not None:
                 moves.fail_collapsed(left, state.health.message if state.health else "")
             decided = replace(decided, stable=stable, candidate=None)
         case RevisionState.FAILED:
-            failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial, load=load)
+            reason = outcome.reason.value
+            failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, reason, trial=outcome.trial, tuners=tuners)
             moves.steps.append(_refused(candidate, outcome))
             decided = replace(decided, candidate=None, failed=failed if binds_user(failed) else state.failed)
         case _ if outcome.trial != candidate.trial:

@@ -40,7 +40,7 @@ NOT_FASTER, BROKEN = refusal("speed", "latency"), refusal("speed", "errors")
 class Explorer(Policy):
     """Explores what it wants, at 8 requests."""
 
-    def decide(self, tuner_inputs: TunerInputs, learned: Learned) -> TunerDecision:
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
         decision = super().decide(tuner_inputs, learned)
         if decision.change_to is None:
             return decision
@@ -91,7 +91,14 @@ def test_a_change_that_explores_is_told_as_such(policy: Explorer) -> None:
     assert (phase(world), world.condition("Reconciling"), world.condition("Ready")) == ("Analyzing", "False", "True")
     revision = world.deployment["status"]["revisions"][0]
     assert (revision["origin"], revision["reason"], revision["state"]) == ("Tuner", "Exploring", "Candidate")
-    assert history(world, candidate(world))[-1]["load"] == "8.0"
+    assert history(world, candidate(world))[-1] | {"at": ""} == {
+        "at": "",
+        "origin": "Tuner",
+        "outcome": "Candidate",
+        "reason": "Exploring",
+        "load": "8.0",
+        "exploratory": "true",
+    }
     assert policy.asked[-1].frozen == f"{candidate(world)} is on trial because its gain is not known"
     assert replicas(world)[candidate(world)] == 1
 
@@ -199,16 +206,19 @@ def test_an_exploratory_trial_counts_for_its_week_however_often_the_block_size_c
     assert [change.load for change in changes([record]) if change.exploratory] == [8.0]
     late = state_annotations(record, RevisionState.STABLE, world.now + timedelta(days=8), Origin.TUNER, "Tuned")
     kept = json.loads(late[names.ANNOTATION_HISTORY])
-    assert not any(entry.get("load") for entry in kept)
+    assert not any(entry.get("exploratory") for entry in kept)
 
 
 @pytest.mark.parametrize("load", ["x", "-1", "nan", "inf", ""])
 def test_a_damaged_load_makes_an_entry_an_ordinary_one(policy: Explorer, load: str) -> None:
     world = exploring(policy)
     record = next(record for item in world.of_kind("ControllerRevision") if (record := read(item)) and record.speculation == Fixed(8))
-    entries = [history_entry(world.now, Origin.TUNER, outcome, "x", load) for outcome in (RevisionState.CANDIDATE, RevisionState.FAILED)]
+    entries = [
+        history_entry(world.now, Origin.TUNER, outcome, "x") | {"load": load, "exploratory": "true"}
+        for outcome in (RevisionState.CANDIDATE, RevisionState.FAILED)
+    ]
     (change,) = changes([replace(record, history=tuple(entries))])
-    assert (change.load, change.kept, change.refused) == (0.0, False, False)
+    assert (change.load, change.kept, change.refused, change.exploratory) == (0.0, False, False, False)
 
 
 def test_what_is_unknown_is_said_in_advise_after_a_window(policy: Explorer) -> None:
@@ -241,3 +251,21 @@ def test_auto_never_chooses_a_schedule_whose_price_is_not_known(
     found = policy.asked[-1]
     assert found.schedule is asked
     assert found.schedule_price == (price or SchedulePrice(4.5))
+
+
+class Promising(Policy):
+    """Wants a change that is expected to gain, at 8 requests."""
+
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
+        decision = super().decide(tuner_inputs, learned)
+        return replace(decision, numbers={**decision.numbers, "concurrency": 8.04})
+
+
+@pytest.mark.parametrize(("judgement", "refused"), [(NOT_FASTER, True), (BROKEN, False)])
+def test_of_an_ordinary_change_too_the_load_is_kept_and_whether_it_was_measured(judgement: Judgement, refused: bool) -> None:
+    policy = Promising()
+    with patch("dflash_controller.planning.tuning.decide", policy.decide):
+        world = exploring(policy)
+        ended(world, policy, judgement)
+    (change,) = tried(world)
+    assert (change.load, change.refused, change.exploratory, change.kept) == (8.0, refused, False, False)

@@ -36,7 +36,7 @@ class Policy:
         self.asked: list[TunerInputs] = []
         self.reason = Reason.TUNED
 
-    def decide(self, tuner_inputs: TunerInputs, learned: Learned) -> TunerDecision:
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
         self.asked.append(tuner_inputs)
         mode = tuner_inputs.policy.mode
         if mode == "Off":

@@ -130,7 +130,7 @@ def test_what_was_measured_at_such_load_is_not_explored_again(belief: Belief) ->
 
 
 def trial(at_s: float = NOW - 2 * DAY, load: float = 8.0, *, block: int = 8, refused: bool = True) -> Change:
-    return Change(at_s, block, False, load, refused)
+    return Change(at_s, block, False, load, refused, True)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,14 @@ def test_a_refused_exploratory_trial_does_not_keep_the_block_size_from_a_load_th
     assert decide(tuner_inputs(changes=(trial(recent, 1.0),)), known(32.0)).change_to == Fixed(8)
     assert decide(tuner_inputs(changes=(Change(recent, 8, False),)), known(32.0)).reason is Reason.DWELLING
     assert decide(tuner_inputs(changes=(trial(recent, 1.0, refused=False),)), known(32.0)).reason is Reason.DWELLING
+
+
+def test_a_change_that_was_measured_and_refused_backs_off_at_such_load_only() -> None:
+    """The curves know what was measured. At another load they predict anew; at the same one the trial would end the same way."""
+    recent = NOW - 0.5 * DAY
+    assert decide(tuner_inputs(changes=(Change(recent, 8, False, 4.0, True),)), known(32.0)).change_to == Fixed(8)
+    for same in (Change(recent, 8, False, 30.0, True), Change(recent, 8, False, 0.0, True), Change(recent, 8, False, 4.0, False)):
+        assert decide(tuner_inputs(changes=(same,)), known(32.0)).reason is Reason.DWELLING
 
 
 def test_under_a_schedule_the_engine_measures_the_block_sizes_itself(belief: Belief) -> None:
