@@ -84,6 +84,9 @@ class Tuner:
         self._serving = 0
         self._policy = TuningPolicy("Auto", blocks, "Restart", 5.0, 60 * WINDOW_MIN, 60 * DWELL_MIN, CHANGES_PER_DAY, True)
         self.reasons: dict[str, int] = {}
+        self.impossible = 0
+        """Wishes for a block size that the table does not have: speculation off."""
+        self._on_trial = False
 
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
         cell = self._setting.trace.cells[minute]
@@ -97,7 +100,9 @@ class Tuner:
             load_samples.append(
                 LoadSample(now_s, 60.0, own, max(0.5, load * self._factor(LOAD_NOISE)), step_s, steps, committed, committed)
             )
-        self.learner.take(load_samples, now_s)
+        tried = [one for one in load_samples if one.block != block and self._on_trial]
+        self.learner.take([one for one in load_samples if one not in tried], now_s)
+        self.learner.take(tried, now_s, on_trial=True)
         self._fresh, self._serving = minute, len(serving)
 
     def wish(self, minute: int, block: int) -> int | Trial:
@@ -125,6 +130,9 @@ class Tuner:
         self.reasons[decision.reason.value] = self.reasons.get(decision.reason.value, 0) + 1
         if decision.change_to is None:
             return block
+        if decision.change_to.max_block_size not in setting.candidate_blocks:
+            self.impossible += 1
+            return block
         exploratory = decision.reason is Reason.EXPLORING
         if exploratory or setting.trials:
             return self._trial(decision, learned, exploratory=exploratory)
@@ -142,7 +150,10 @@ class Tuner:
             learned, now, decision.change_to, mixture=self.mixture, min_gain_percent=least, exploratory=exploratory, prior=self._prior
         )
 
+        self._on_trial = True
+
         def ended(minute: int, promoted: bool) -> None:
+            self._on_trial = False
             self._changes.append(Change(EPOCH_S + 60.0 * (minute + 1), block, promoted, load, not promoted, exploratory))
 
         return Trial(block, promise.least, exploratory, ended)

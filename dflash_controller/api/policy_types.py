@@ -28,8 +28,8 @@ class Exploration(Model):
         None,
         ge=0,
         le=100,
-        description="Most such trials of one block size at one kind of load (concurrency within a factor of 1.4) in seven days. Each also "
-        "counts for maxChangesPerDay. Default 1.",
+        description="Most such trials of one block size at one kind of load (concurrency within a factor of 1.4) in seven days, and "
+        "never more than 2 trials in 24 hours. One that ends in a change counts for maxChangesPerDay. Default 1.",
     )
 
 

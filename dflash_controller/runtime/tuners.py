@@ -110,7 +110,8 @@ class Tuners:
         new = self._samples(key, case, stable)
         on_trial = self._samples(key, case, tried) if tried is not None else []
         if new or on_trial:
-            case.learner.take(sorted((*new, *on_trial), key=lambda load_sample: load_sample.at_s), now.timestamp())
+            case.learner.take(new, now.timestamp())
+            case.learner.take(on_trial, now.timestamp(), on_trial=True)
             case.news = case.news or any(load_sample.served for load_sample in (*new, *on_trial))
             case.recent.extend(new)
         self._share(key, case, stable.resolved, now.timestamp())

@@ -16,6 +16,9 @@ END_DOUBLINGS = 1.0
 """Minimum distance, in doublings, over which the slope at an end is taken; between closer points it would be noise."""
 BEYOND_SIGMA = 0.10
 """Uncertainty (log s) per doubling of T inside a wide gap, and the least above the data."""
+SHAPE_SIGMA = 0.35
+"""Uncertainty of the prior's shape, relative to its rise, where one load alone was seen: above the knee, half as many tokens may take half
+the time or the same."""
 ROOFLINE_START = 100.0
 """Tokens below which no step is bound by computation: the least knee over the tables is 106."""
 ROOFLINE_DIVISOR = 4.0
@@ -81,8 +84,13 @@ class Curve:
         Above the data: the own end slope is a lower bound, the roofline (time in proportion to T, from ``ROOFLINE_START``) an upper one.
         """
         end = self.tokens[-1]
+        if tokens < self.tokens[0]:
+            shape = 0.0
+            if self._end_slope(0) is None:
+                shape = SHAPE_SIGMA * (log_cost(self.tokens[0], self._knee) - log_cost(tokens, self._knee))
+            return max(shape, self._below_sigma * self.distance(tokens))
         if tokens <= end:
-            return (self._below_sigma if tokens < self.tokens[0] else BEYOND_SIGMA) * self.distance(tokens)
+            return BEYOND_SIGMA * self.distance(tokens)
         own = (self._end_slope(-1) or 0.0) * math.log(tokens / end)
         roofline = max(0.0, math.log(tokens / max(end, ROOFLINE_START)))
         return max(abs(roofline - own) / ROOFLINE_DIVISOR, BEYOND_SIGMA * math.log2(tokens / end))

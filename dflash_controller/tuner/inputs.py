@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+<<<<<<< HEAD
 from dataclasses import asdict, astuple, dataclass
+=======
+from dataclasses import asdict, dataclass, replace
+>>>>>>> curves
 from typing import Any
 
 from dflash_controller.api.defaults import TuningPolicy
@@ -38,6 +42,7 @@ class DecisionInputs:
                 "kneeTokens": self.prior.steps.knee_tokens,
                 "offRatio": self.prior.steps.off_ratio,
                 "positionShare": [self.prior.steps.position_share, self.prior.steps.position_sigma],
+                "requestShare": [self.prior.steps.request_share, self.prior.steps.request_sigma],
                 "endWeight": self.prior.steps.end_weight,
                 "belowSigma": self.prior.steps.below_sigma,
                 "spread": self.prior.steps.spread,
@@ -67,13 +72,21 @@ class DecisionInputs:
 
 
 def _steps(prior: Mapping[str, Any]) -> StepPrior:
-    """Returns the stored prior; one of an earlier release knew no price of a position."""
+    """Returns the stored prior; one of an earlier release knew no prices."""
     known = StepPrior(prior["kneeTokens"], prior["offRatio"])
     if "positionShare" not in prior:
         return known
-    share, sigma = prior["positionShare"]
-    return StepPrior(
-        known.knee_tokens, known.off_ratio, share, sigma, prior["endWeight"], below_sigma=prior["belowSigma"], spread=prior["spread"]
+    position_share, position_sigma = prior["positionShare"]
+    request_share, request_sigma = prior["requestShare"]
+    return replace(
+        known,
+        position_share=position_share,
+        position_sigma=position_sigma,
+        request_share=request_share,
+        request_sigma=request_sigma,
+        end_weight=prior["endWeight"],
+        below_sigma=prior["belowSigma"],
+        spread=prior["spread"],
     )
 
 

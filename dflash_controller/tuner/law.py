@@ -1,7 +1,7 @@
-"""The law of step times, fitted to measurements for a given price of a position and a given exponent.
+"""The law of step times, fitted to measurements for given prices of a position and a request.
 
-A step with blocks of B for c requests verifies T = B · c tokens and takes s(B, c) = f(T) · c**e + g · B. ``f`` is a curve that never falls.
-``g``, the price of a position, and ``e`` cannot be told from load at one block size, where f and g · B show only as a sum (``position``).
+A step with blocks of B for c requests verifies T = B · c tokens and takes s(B, c) = f(T) · c**e + g · B + h · c. ``f`` is a curve that
+never falls. Load at one block size shows only the sum: the prices ``g`` and ``h`` and the exponent ``e`` need two (``price``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from dflash_controller.tuner.step_prior import Limits, StepPrior
 OFF = 1
 """The block size that stands for speculation off."""
 LEAST_REST = 0.2
-"""Minimum share of a step that is left for f, however much ``g`` would take."""
+"""Minimum share of a step that is left for f, however much the prices would take."""
 
 Regime = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What load at one block size cannot show: seconds per position (g) and the exponent of concurrency (e)."""
+    """What load at one block size cannot show."""
 
     position_s: float = 0.0
+    """Seconds per position of a block, whatever the load (g)."""
+    request_s: float = 0.0
+    """Seconds per request, whatever the block (h)."""
     exponent: float = 0.0
+    """Exponent of concurrency (e)."""
 
 
 class Law:
@@ -58,11 +62,11 @@ class Law:
     def _log_law(self, block: int, concurrency: float) -> float:
         off = math.log(self._prior.off_ratio) if block == OFF else 0.0
         rest = off + self._log_f(block, concurrency) + self._price.exponent * math.log(concurrency)
-        added = self._added(block)
+        added = self._added(block, concurrency)
         return math.log(math.exp(rest) + added) if added else rest
 
-    def _added(self, block: int) -> float:
-        return 0.0 if block == OFF else self._price.position_s * block
+    def _added(self, block: int, concurrency: float) -> float:
+        return self._price.request_s * concurrency + (0.0 if block == OFF else self._price.position_s * block)
 
     def _log_f(self, block: int, concurrency: float) -> float:
         """Returns log f, which does not decrease across a limit in T either."""
@@ -90,9 +94,8 @@ class Law:
         found: dict[Regime, list[tuple[float, float, float]]] = defaultdict(list)
         for block in blocks:
             off = math.log(prior.off_ratio) if block == OFF else 0.0
-            added = self._added(block)
             for point in by_block[block]:
-                rest = max(point.seconds - added, LEAST_REST * point.seconds)
+                rest = max(point.seconds - self._added(block, point.concurrency), LEAST_REST * point.seconds)
                 log_f = math.log(rest) - self._price.exponent * math.log(point.concurrency) - off
                 found[self._limits.regime(block, point.concurrency)].append((point.tokens, log_f, point.weight))
         return {regime: Curve(points, prior.knee_tokens, prior.end_weight, prior.below_sigma) for regime, points in found.items()}

@@ -70,8 +70,12 @@ class Learner:
         self._before: tuple[int, StepTimes] | None = None
         self._log_errors: list[tuple[float, float]] = []
 
-    def take(self, load_samples: Iterable[LoadSample], now_s: float) -> None:
-        """Takes load samples of any pods, each once. Ignores those from the future or with impossible values."""
+    def take(self, load_samples: Iterable[LoadSample], now_s: float, *, on_trial: bool = False) -> None:
+        """Takes load samples of any pods, each once. Ignores those from the future or with impossible values.
+
+        Those of a replica ``on_trial`` are not compared with the prediction: the trial is judged, and a change that was not made missed
+        nothing.
+        """
         for load_sample in load_samples:
             if (
                 load_sample.at_s > now_s + 1
@@ -90,7 +94,8 @@ class Learner:
                 self._pools.renew(load_sample.at_s)
                 self._before, self._log_errors = None, []
             if not load_sample.excluded and load.concurrency > 0 and load_sample.step_s > 0:
-                self._check(load_sample)
+                if not on_trial:
+                    self._check(load_sample)
                 self._pools.add(load_sample.at_s, load_sample.block, load_sample.concurrency, load_sample.step_s)
                 self._speeds.add(load_sample)
         self._accept(now_s)

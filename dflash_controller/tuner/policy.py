@@ -221,7 +221,9 @@ def _takes_all_down(inputs: TunerInputs) -> bool:
 
 
 def _of_the_day(inputs: TunerInputs) -> list[Change]:
-    return [change for change in inputs.changes if inputs.now_s - change.at_s < DAY_S]
+    """Returns the changes that count for maxChangesPerDay. An exploratory trial that was refused has limits of its own."""
+    today = (change for change in inputs.changes if inputs.now_s - change.at_s < DAY_S)
+    return [change for change in today if not (change.exploratory and change.refused)]
 
 
 def _allowed_at(inputs: TunerInputs) -> float | None:

@@ -24,13 +24,20 @@ HYBRID_POSITIONS = {"sglang": (0.002, 0.006), "vllm": (0.04, 0.03)}
 With vLLM 0.26, a 9B on an H100 takes about 0.45 ms per position, beside a step of 8 ms."""
 UNKNOWN_ENGINE_POSITIONS = 0.02, 0.03
 """The same of hybrids on an engine of which nothing is known."""
-SGLANG_SPREAD = 0.8
-"""Factor on the law's uncertainty with SGLang, over 98 cells of three published tables."""
+REQUESTS = {"sglang": (0.001, 0.003), "vllm": (0.008, 0.008)}
+"""Price of a request (``StepPrior.request_share``): attention, scheduling and prefill. A dense 8B with vLLM on an H100 has 0.005 to 0.014,
+with prompts of 64 and answers of 300 tokens. The tables of SGLang have answers of thousands of tokens, so less prefill."""
+UNKNOWN_ENGINE_REQUESTS = 0.0, 0.008
+VLLM_HYBRID_REQUESTS = 0.015, 0.04
+"""The same of hybrids with vLLM, whose steps with prefill take about 100 ms on an H100: 72 % of the time at 32 requests with 64 and 400
+tokens, or 0.085. Samples with most of the time in prefill are left out, so less is usual."""
+KNOWN_SPREAD = 0.8
+"""Factor on the law's uncertainty with SGLang and vLLM, whose prices are known better than those of an unknown engine."""
 MIXTURE_SPREAD = 1.3
 """The same for mixtures of experts: the experts that a step activates depend on the requests, not only on T."""
 BELOW_SIGMA, MIXTURE_BELOW_SIGMA = 0.07, 0.10
 """``StepPrior.below_sigma``. Few tokens activate few experts, so a mixture's step shortens by more than a dense target's."""
-VLLM_HYBRID_SPREAD = 1.8
+VLLM_HYBRID_SPREAD = 1.3
 """The same for hybrids on vLLM, where steps with prefill take several times as long as those without."""
 MIXTURE_END_WEIGHT = 0.7
 """``StepPrior.end_weight`` of mixtures of experts, which become bound by computation later than the prior's shape says. Otherwise it is 0:
@@ -87,11 +94,16 @@ class Priors:
         if not (knees and ratios and decays):
             raise ValueError("no card has knee, ratio or decay")
         mean, sigma = self._positions(machine)
+        requests = REQUESTS.get(machine.engine, UNKNOWN_ENGINE_REQUESTS)
+        if machine.hybrid and machine.engine == "vllm":
+            requests = VLLM_HYBRID_REQUESTS
         steps = StepPrior(
             math.exp(_mean(knees)),
             math.exp(_mean(ratios)),
             position_share=mean,
             position_sigma=sigma,
+            request_share=requests[0],
+            request_sigma=requests[1],
             end_weight=MIXTURE_END_WEIGHT if machine.mixture else 0.0,
             below_sigma=MIXTURE_BELOW_SIGMA if machine.mixture else BELOW_SIGMA,
             spread=_spread(machine),
@@ -117,9 +129,9 @@ def prior_of(resolved: Resolved) -> Prior:
 
 def _spread(machine: Machine) -> float:
     kind = MIXTURE_SPREAD if machine.mixture else 1.0
-    if machine.engine == "sglang":
-        return SGLANG_SPREAD * kind
-    return VLLM_HYBRID_SPREAD if machine.hybrid else kind
+    if machine.engine not in REQUESTS:
+        return max(kind, VLLM_HYBRID_SPREAD) if machine.hybrid else kind
+    return VLLM_HYBRID_SPREAD if machine.hybrid and machine.engine == "vllm" else KNOWN_SPREAD * kind
 
 
 @cache

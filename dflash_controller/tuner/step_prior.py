@@ -18,6 +18,11 @@ class StepPrior:
     by position cause it: 0.05 adds 80 % at block 16."""
     position_sigma: float = 0.0
     """Standard deviation of ``position_share`` between targets and releases."""
+    request_share: float = 0.0
+    """Time that each request adds beside its tokens, relative to a step without tokens: attention, scheduling, and prefill, which is done
+    in some steps and counts in the mean."""
+    request_sigma: float = 0.0
+    """Standard deviation of ``request_share`` between targets, engines and lengths of prompts and answers."""
     end_weight: float = 0.5
     """Share of the curve's own slope in its continuation above the data; the rest is the prior's shape."""
     below_sigma: float = 0.10

@@ -3,9 +3,9 @@
 A step verifies T = B · c tokens. For dense targets and mixtures of experts its time is nearly a function of T alone. The published tables
 of SGLang on B200 and measurements on an H100 with vLLM and SGLang agree that at equal T, block 8 at twice the concurrency takes 3 % less
 to 15 % more time than block 16. So load that varies at one block size shows the step time of every other without a trial. With vLLM and
-hybrid targets a part of the step goes with B alone, whatever the load (about 0.45 ms per position of a 9B on an H100). So
-s = f(T) · c**e + g · B (``law``, ``position``). Until two block sizes were observed, g is the prior's, and its uncertainty is part of
-every prediction.
+hybrid targets a part of the step goes with B alone, whatever the load (about 0.45 ms per position of a 9B on an H100), and prefill adds
+time per request. So s = f(T) · c**e + g · B + h · c (``law``, ``price``). Until two block sizes were observed, g and h are the prior's, and
+their uncertainty is part of every prediction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dflash_controller.tuner.curve import GAP_DOUBLINGS
 from dflash_controller.tuner.estimate import Estimate
 from dflash_controller.tuner.law import OFF, Law, Price
 from dflash_controller.tuner.points import StepPoint
-from dflash_controller.tuner.position import position_price
+from dflash_controller.tuner.price import prices
 from dflash_controller.tuner.step_prior import Limits, StepPrior
 
 __all__ = ["OFF", "Limits", "StepPrior", "StepTimes"]
@@ -52,16 +52,14 @@ class StepTimes:
             raise ValueError("no step time was measured")
         self._by_block = by_block
         self._drafting = sorted(block for block in by_block if block != OFF)
+        self._own = [block for block in self._drafting if not all(point.prior for point in by_block[block])]
         self._seen: dict[tuple[int, tuple[int, int]], list[tuple[float, bool]]] = defaultdict(list)
         for point in sorted((p for found in by_block.values() for p in found), key=lambda point: point.concurrency):
             self._seen[point.block, self._limits.regime(point.block, point.concurrency)].append((point.concurrency, point.prior))
-        found = position_price(by_block, prior, self._limits)
-        self._price = found.price
-        self._law = self._under(found.price)
-        self._around: tuple[Law, ...] = ()
-        if found.position_sigma_s:
-            price, sigma_s = found.price, found.position_sigma_s
-            self._around = tuple(self._under(Price(price.position_s + step * sigma_s, price.exponent)) for step in (-1, 1))
+        self._prices = prices(by_block, prior, self._limits)
+        self._law = self._under(self._prices.price)
+        self._position_around = self._around(Price(position_s=math.sqrt(self._prices.position_variance)))
+        self._request_around = self._around(Price(request_s=math.sqrt(self._prices.request_variance)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -76,12 +74,12 @@ class StepTimes:
     @property
     def exponent(self) -> float:
         """The exponent e of the law; 0 until two block sizes have data."""
-        return self._price.exponent
+        return self._prices.price.exponent
 
     @property
     def position_s(self) -> float:
         """Seconds that each position of a block adds whatever the load (g of the law)."""
-        return self._price.position_s
+        return self._prices.price.position_s
 
     def at(self, block: int, concurrency: float) -> Estimate:
         """Returns the step time in seconds with its uncertainty. Raises ValueError if block or concurrency is not positive."""
@@ -94,13 +92,35 @@ class StepTimes:
         """Returns the step time in seconds, without the uncertainty."""
         return math.exp(self._law.log_s(block, concurrency))
 
-    def measured(self, block: int, concurrency: float) -> bool:
-        """Returns whether this deployment measured the block size at about this load, with its current traffic; else it is inferred."""
-        seen = [place for place, prior in self._seen.get((block, self._limits.regime(block, concurrency)), ()) if not prior]
-        return bool(seen) and _away(seen, concurrency) == 0
-
     def _under(self, price: Price) -> Law:
         return Law(self._by_block, self._prior, self._limits, price)
+
+    def _around(self, sigma: Price) -> tuple[Law, Law] | None:
+        """Returns the laws under prices a standard deviation lower and higher; None if the deviation is 0."""
+        if sigma == Price():
+            return None
+        mean, most = self._prices.price, self._prices.most
+        low, high = (
+            Price(
+                max(0.0, min(most.position_s, mean.position_s + step * sigma.position_s)),
+                max(0.0, min(most.request_s, mean.request_s + step * sigma.request_s)),
+                mean.exponent,
+            )
+            for step in (-1, 1)
+        )
+        return self._under(low), self._under(high)
+
+    def _price_sigma(self, block: int, concurrency: float) -> float:
+        """Returns the uncertainty of log s from that of the prices."""
+        position, request = (
+            (around[1].log_s(block, concurrency) - around[0].log_s(block, concurrency)) / 2 if around else 0.0
+            for around in (self._position_around, self._request_around)
+        )
+        both = 0.0
+        if position and request:
+            scale = math.sqrt(self._prices.position_variance * self._prices.request_variance)
+            both = 2 * position * request * self._prices.covariance / scale
+        return math.sqrt(max(0.0, position**2 + request**2 + both))
 
     def _measured_sigma(self, block: int, concurrency: float) -> float:
         seen = self._seen.get((block, self._limits.regime(block, concurrency)))
@@ -115,14 +135,12 @@ class StepTimes:
     def _law_sigma(self, block: int, concurrency: float) -> float:
         curve, own_side = self._law.curve(block, concurrency)
         sigma = math.hypot(curve.beyond_sigma(block * concurrency), 0.0 if own_side else REGIME_SIGMA)
-        if self._around:
-            low, high = (law.log_s(block, concurrency) for law in self._around)
-            sigma = math.hypot(sigma, (high - low) / 2)
+        sigma = math.hypot(sigma, self._price_sigma(block, concurrency))
         if block == OFF or not self._drafting:
             return math.hypot(sigma, OFF_SIGMA)
-        doublings = min((math.log2(block / seen) for seen in self._drafting), key=abs)
+        doublings = min((math.log2(block / seen) for seen in self._own or self._drafting), key=abs)
         law = self._prior.spread * (LAW_UP_SIGMA if doublings > 0 else LAW_DOWN_SIGMA) * math.sqrt(abs(doublings))
-        return math.hypot(sigma, NOISE_SIGMA, law)
+        return math.hypot(sigma, NOISE_SIGMA if self._own else PRIOR_POINT_SIGMA, law)
 
 
 def _away(seen: list[float], concurrency: float) -> float:

@@ -187,6 +187,14 @@ def test_a_change_that_was_measured_and_refused_backs_off_at_such_load_only() ->
         assert decide(tuner_inputs(changes=(same,)), known(32.0)).reason is Reason.DWELLING
 
 
+def test_a_refused_exploratory_trial_leaves_the_changes_of_the_day_to_the_others() -> None:
+    one = replace(AUTO, max_changes_per_day=1)
+    recent = NOW - 0.5 * DAY
+    assert decide(tuner_inputs(policy=one, changes=(trial(recent, 1.0),)), known(32.0)).change_to == Fixed(8)
+    for counted in (Change(recent, 16, True, 1.0, False, True), Change(recent, 16, False, 1.0, True)):
+        assert decide(tuner_inputs(policy=one, changes=(counted,)), known(32.0)).reason is Reason.CHANGES_EXHAUSTED
+
+
 def test_under_a_schedule_the_engine_measures_the_block_sizes_itself(belief: Belief) -> None:
     table = Schedule(((1, 8, 15), (9, 64, 7)))
     assert asked(lasting(), speculation=table).reason is not Reason.EXPLORING

@@ -384,6 +384,19 @@ def test_an_exploratory_trial_promises_nothing_so_that_what_it_shows_is_no_miss(
         assert learner.learned(now_s).misses == misses
 
 
+def test_what_a_replica_on_trial_shows_is_learned_and_is_no_miss() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 60, load=16.0)
+    learner.note(weighed(16, 8, _8=20.0), START + 60 * 61)
+    for minute in range(62, 92):
+        at_s = START + 60 * minute
+        tried = LoadSample(at_s, 60.0, 8, 16.0, 1.6 * step_s(8, 16.0), 1000.0, 4000.0, 4000.0)
+        learner.take([tried], at_s, on_trial=True)
+    learned = learner.learned(START + 60 * 92)
+    assert learned.misses == 0
+    assert {point.block for point in learned.points} == {8, 16}
+
+
 @cache
 def rich() -> tuple[Learner, float]:
     """As much as a learner can hold."""
