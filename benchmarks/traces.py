@@ -151,12 +151,8 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
     broken = Cell(series, candidate_blocks, collapsed=True) if off else None
     prior = Priors.load().without(series.model).prior(series.machine)
-<<<<<<< HEAD
     heavy = Cell(prefill_heavy(series), blocks)
     return Subject(traces(cell, shifted, broken, blocks, SEED, days, heavy), cell.name, prior, series.machine)
-=======
-    return Subject(traces(cell, shifted, broken, blocks, SEED, days), cell.name, prior)
->>>>>>> curves
 
 
 def results(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-<<<<<<< HEAD
-from dataclasses import asdict, astuple, dataclass
-=======
-from dataclasses import asdict, dataclass, replace
->>>>>>> curves
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from dflash_controller.api.defaults import TuningPolicy

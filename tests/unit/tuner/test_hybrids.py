@@ -32,9 +32,7 @@ LOADS = (1, 2, 4, 8, 16, 32)
 
 def hybrid(position_ms: float = 0.45, request_ms: float = 0.0, loads: Iterable[float] = LOADS) -> dict[tuple[int, float], float]:
     """Step times in seconds of a made hybrid, which has 8 ms beside its positions and requests."""
-    return {
-        (block, c): (8 * (1 + block * c / 200) + position_ms * block + request_ms * c) / 1e3 for block in (4, 8, 16) for c in loads
-    }
+    return {(block, c): (8 * (1 + block * c / 200) + position_ms * block + request_ms * c) / 1e3 for block in (4, 8, 16) for c in loads}
 
 
 def seen(times: dict[tuple[int, float], float], *blocks: int, prior: StepPrior = PRIOR.steps) -> StepTimes:
