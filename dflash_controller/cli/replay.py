@@ -134,9 +134,9 @@ class Report:
         found = _compared(decision, again)
         self.wrong += bool(found)
         metric_values = ", ".join(f"{figure} {again.numbers[figure]}" for figure in FIGURES if figure in again.numbers)
-        metric_values += "".join(f"; {text}" for text in _gains(again.numbers))
+        gains = "; ".join(_gains(again.numbers))
         said = "; ".join(f"{field} was {before} and is now {now}" for field, (before, now) in found.items())
-        return _block(entry, head, message, metric_values, said or "the same again")
+        return _block(entry, head, message, metric_values, gains, said or "the same again")
 
     @property
     def total(self) -> int:

@@ -50,10 +50,12 @@ class TrialValue:
     """Probability that the trial ends in a change."""
     lasting_s: float
     """Time of the clock for which such load is expected."""
+    unknown: bool = True
+    """Whether the error of the gain is so large that the gain counts as unknown."""
 
     @property
     def worthwhile(self) -> bool:
-        return self.value_s > MARGIN * self.cost_s
+        return self.unknown and self.value_s > MARGIN * self.cost_s
 
     def numbers(self) -> dict[str, float]:
         """Returns the numbers for the status."""
@@ -84,9 +86,9 @@ def best_trial(inputs: TunerInputs, learned: Learned, comparison: Comparison) ->
             lasting_s=lasts_s,
         )
         for block in inputs.policy.block_sizes
-        if comparison.sigmas.get(block, 0.0) >= LEAST_SIGMA and not is_measured(learned.points, block, comparison.concurrency)
+        if block in comparison.gains and not is_measured(learned.points, block, comparison.concurrency)
     ]
-    return max(found, key=lambda trial: (trial.value_s - trial.cost_s, -trial.block), default=None)
+    return max(found, key=lambda trial: (trial.unknown, trial.value_s - trial.cost_s, -trial.block), default=None)
 
 
 def trial_value(
@@ -103,13 +105,13 @@ def trial_value(
     left_s = lasting_s - cost.duration_s / replicas - MEASURING_S
     loss_s = MEASURING_S / replicas * upper_mean(-log_gain, log_sigma, 0.0)[0]
     if left_s <= 0:
-        return TrialValue(block, 0.0, 2 * restart_s + loss_s, 0.0, lasting_s)
+        return TrialValue(block, 0.0, 2 * restart_s + loss_s, 0.0, lasting_s, log_sigma >= LEAST_SIGMA)
     rest = (replicas - 1) * restart_s / left_s
     gain, chance = upper_mean(log_gain, log_sigma, math.log1p(least_gain_percent / 100), rest)
     if forecast.gain_percent >= least_gain_percent and forecast.confidence >= LEAST_CONFIDENCE:
         # The tuner changes to it without this trial, once the regret or the expected stay justifies that.
         gain = max(0.0, gain - max(0.0, relative_gain(log_gain) - rest))
-    return TrialValue(block, left_s * gain, restart_s * (2 - chance) + loss_s, chance, lasting_s)
+    return TrialValue(block, left_s * gain, restart_s * (2 - chance) + loss_s, chance, lasting_s, log_sigma >= LEAST_SIGMA)
 
 
 def upper_mean(log_gain: float, log_sigma: float, least: float, price: float = 0.0) -> tuple[float, float]:
@@ -133,11 +135,13 @@ def lasting_s(past: Past, usual: Iterable[ObservedLoad], concurrency: float) -> 
     """Returns for how many seconds of the clock load of this kind is expected, at most a week.
 
     The time until the load favours another block size comes from earlier such times. Without any, it is expected to last as long again as
-    it has lasted (Lindy's law, Gott 1993). Of that time, this kind of load has the share that it has in the usual loads.
+    it has lasted (Lindy's law, Gott 1993). The load itself is expected for no longer than its share of the usual loads, which are those of
+    about a day.
     """
-    usual = tuple(usual)
     rest = expected_stay(past.stays_of(past.favoured), past.favoured_s)
-    return min(WEEK_S, past.favoured_s if rest is None else rest) * _share(usual, concurrency)
+    stay_s = past.favoured_s if rest is None else rest
+    known_s = min(DAY_S, past.favoured_s + sum(sum(stays) for _, stays in past.stays))
+    return min(WEEK_S, stay_s, _share(tuple(usual), concurrency) * max(known_s, stay_s))
 
 
 def _share(usual: Sequence[ObservedLoad], concurrency: float) -> float:

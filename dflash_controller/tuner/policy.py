@@ -90,16 +90,15 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     if learned.misses >= MOST_MISSES:
         back, message = _model_mismatch(inputs, learned, allowed_s)
         return answer(Reason.MODEL_MISMATCH, message, "Held", back)
+    trial = best_trial(inputs, learned, comparison)
+    if trial is not None:
+        numbers.update(trial.numbers())
     if recommendation == inputs.speculation:
         unchanged = Reason.TUNED, f"{_name(inputs.speculation)} is the fastest {_at(comparison)}"
     else:
         unchanged = Reason.GAIN_TOO_SMALL, _too_small(inputs, comparison)
     if unchanged[1]:
-        trial = best_trial(inputs, learned, comparison)
-        if trial is None:
-            return answer(*unchanged)
-        numbers.update(trial.numbers())
-        if not trial.worthwhile:
+        if trial is None or not trial.worthwhile:
             return answer(*unchanged)
         text = _trial_text(comparison, trial)
         if hindrance := _no_trial(inputs, comparison, trial, allowed_s):

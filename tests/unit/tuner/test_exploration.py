@@ -271,6 +271,8 @@ def test_a_load_lasts_as_long_as_such_loads_did_or_as_long_again() -> None:
     assert lasting_s(past, (ObservedLoad(8.0),), 8.0) == 3600
     assert lasting_s(replace(past, stays=((16, (7200.0, 10_800.0)),)), (ObservedLoad(8.0),), 8.0) == pytest.approx(5400)
     assert lasting_s(past, (ObservedLoad(8.0, 0.25), ObservedLoad(1.0, 0.75)), 8.0) == pytest.approx(900)
+    since = replace(past, stays=((8, (5 * DAY,)),))
+    assert lasting_s(since, (ObservedLoad(8.0, 0.04), ObservedLoad(1.0, 0.96)), 8.0) == pytest.approx(0.04 * DAY), "a step an hour ago"
     assert lasting_s(replace(past, favoured_s=1e9), (), 8.0) == WEEK_S
 
 
