@@ -39,7 +39,7 @@ BELOW_SIGMA, MIXTURE_BELOW_SIGMA = 0.07, 0.10
 """``StepPrior.below_sigma``. Few tokens activate few experts, so a mixture's step shortens by more than a dense target's."""
 VLLM_HYBRID_SPREAD = 1.3
 """The same for hybrids on vLLM, where steps with prefill take several times as long as those without."""
-MIXTURE_END_WEIGHT = 0.7
+MIXTURE_END_WEIGHT = 0.85
 """``StepPrior.end_weight`` of mixtures of experts, which become bound by computation later than the prior's shape says. Otherwise it is 0:
 the own slope of memory-bound steps says nothing of what is beyond the knee."""
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks import tuner, tuner_priors
+from benchmarks.tuner_machines import made_machines
 from benchmarks.tuner_priors import DATA
-from benchmarks.tuner_tables import load
+from benchmarks.tuner_tables import load, machine_of
 from dflash_controller.tuner.acceptance import mean_length
+from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.priors import Card, Priors
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.step_times import StepTimes
@@ -94,6 +96,57 @@ def test_the_stated_uncertainty_is_that_of_the_tables() -> None:
             assert max(map(abs, misses)) < 2.5
 
 
+@pytest.fixture(scope="module")
+def kinds() -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(line["machines"], line["engine"], line["kind"]): line for line in tuner.kinds()}
+
+
+def test_the_stated_errors_cover_every_kind_of_machine(kinds: dict[tuple[str, str, str], dict[str, Any]]) -> None:
+    assert {engine for _, engine, _ in kinds} == {"sglang", "vllm"}
+    assert {kind for _, _, kind in kinds} == {"dense", "mixture", "hybrid", "hybrid mixture"}
+    assert ("measured", "vllm", "hybrid") in kinds
+    for line in kinds.values():
+        assert line["within_2_sigma"] >= 0.95
+        assert line["within_1_sigma"] >= 0.6
+        assert line["rms_sigmas"] > 0.3, "an error that is stated far too large hides what is known"
+
+
+def test_machines_that_no_constant_was_chosen_on_are_decided_as_well(kinds: dict[tuple[str, str, str], dict[str, Any]]) -> None:
+    for (machines, _, kind), line in kinds.items():
+        if machines == "made, reported":
+            assert line["mean_regret_pct"] <= (1.5 if kind != "hybrid" else 2.0)
+        if machines == "measured":
+            assert line["mean_regret_pct"] <= 0.25
+            assert line["max_regret_pct"] <= 5.1
+
+
+def test_made_machines_of_the_halves_differ_and_are_the_same_at_every_run() -> None:
+    first, second = ({table[0].source: table[0].speeds for _, _, table in made_machines()} for _ in range(2))
+    assert first == second
+    assert len({tuple(speeds.items()) for speeds in first.values()}) == len(first) == 6 * 12
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "machine"),
+    [
+        ("Qwen3.5-9B", "card; SGLang, 1x B200", Machine("sglang", hybrid=True)),
+        ("Qwen3.5-35B-A3B", "SGLang", Machine("sglang", hybrid=True, mixture=True)),
+        ("Qwen3-30B-A3B-shape", "vLLM 0.26.0", Machine("vllm", mixture=True)),
+        ("Qwen3-8B", "own run", Machine()),
+        ("Another-7B", "vllm hybrid", Machine("vllm", hybrid=True)),
+        ("Qwen3.5-9B", "vllm dense", Machine("vllm")),
+    ],
+)
+def test_engine_and_kind_are_what_the_table_or_the_name_says(model: str, said: str, machine: Machine) -> None:
+    assert machine_of(model, said) == machine
+
+
+def test_a_table_with_columns_for_them_needs_no_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("model,workload,concurrency,block_size,method,tok_per_s,engine,kind\nX,w,1,16,DFlash,9,vllm,hybrid\n")
+    (tmp_path / "a.csv").write_text("model,workload,block_size,method,accept_len\nX,w,16,DFlash,6\n")
+    assert load(tmp_path / "t.csv", tmp_path / "a.csv")[0].machine == Machine("vllm", hybrid=True)
+
+
 def test_any_table_with_these_columns_is_judged(
     table: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +160,7 @@ def test_any_table_with_these_columns_is_judged(
     assert all(line["wrong"] == 0 for line in lines if line["protocol"] != "cold_varied_noise"), "the table follows the law"
     assert summary["summary"] is True
     assert {"cold_varied_mean", "cold_varied_max", "cold_single_mean", "warm_mean", "warm_max", "baselines"} <= set(summary)
+    assert summary["cold_varied_calibration"]["within_2_sigma"] == 1.0
     assert summary["baselines"]["always_10"]["max"] > 1, "the table has a choice to make, and the first row of a cell counts"
 
 

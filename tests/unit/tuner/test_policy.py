@@ -167,6 +167,23 @@ def test_with_one_load_seen_a_gain_below_15_percent_is_not_enough() -> None:
     assert decide(asked(), known(12.0, points=single, regret=1000.0)).change_to == Fixed(8)
 
 
+def test_a_decision_is_repeated_with_the_prior_of_its_engine_and_kind() -> None:
+    prior = Priors.load().prior(Machine("vllm", hybrid=True))
+    made, usual = decide(asked(), known(), prior=prior), decide(asked(), known())
+    assert made.numbers != usual.numbers
+    assert replay(json.loads(json.dumps(made.inputs))) == made
+    of_old = json.loads(json.dumps(usual.inputs))
+    for added in ("positionShare", "requestShare", "endWeight", "belowSigma", "spread"):
+        del of_old["prior"][added]
+    assert replay(of_old).recommendation == usual.recommendation, "a decision of an earlier release"
+
+
+def test_step_times_that_others_measured_are_stored_with_the_decision() -> None:
+    lent = tuple(replace(point, block=8, prior=True) for point in known().points)
+    made = decide(asked(), known(points=(*known().points, *lent)))
+    assert replay(json.loads(json.dumps(made.inputs))) == made
+
+
 def test_a_mixture_of_experts_is_trusted_less() -> None:
     for engine in ("", "sglang", "vllm"):
         priors = [Priors.load().prior(Machine(engine, mixture=kind)) for kind in (False, True)]
