@@ -248,7 +248,7 @@ class _Simulation:
         cell, load = setting.trace.cells[minute], min(float(MOST), setting.trace.loads[minute])
         ratio = math.log(cell.speed(trial.block, load) / cell.speed(self._block, load))
         self._ratios.append(ratio + self._draw.gauss(0.0, TRIAL_NOISE))
-        promoted = _verdict(self._ratios, trial.least)
+        promoted = verdict(self._ratios, trial.least)
         if promoted is not None:
             self._end(minute, trial, promoted=promoted)
         return speed
@@ -266,7 +266,7 @@ class _Simulation:
             self._starting = 0 if setting.surge else setting.step
 
 
-def _verdict(ratios: Sequence[float], least: float) -> bool | None:
+def verdict(ratios: Sequence[float], least: float) -> bool | None:
     """Returns whether a candidate is promoted, by the rules of the operator's analysis; None while it is not decided.
 
     It fails if it is surely not fast enough, and passes if its estimate is and it is surely no worse than the limit.

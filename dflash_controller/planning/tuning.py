@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from dflash_controller.api import defaults
-from dflash_controller.api.conditions import Reason
+from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
-from dflash_controller.api.speculation import Schedule, Speculation
+from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
+from dflash_controller.planning.actuators import ACTUATORS
 from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, TunerTrial
@@ -22,10 +23,12 @@ from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
 from dflash_controller.tuner.priors import prior_of
-from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
+SCHEDULE_LETTERS = 200
+"""Longest text about why no schedule is chosen."""
 _MEASURED = frozenset({Reason.NOT_FASTER, Reason.INCONCLUSIVE, Reason.REPLICA_BIAS})
 """Why a trial ends that measured its block size, without a promotion."""
 _TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
@@ -126,6 +129,7 @@ def _decision(
         return None
     resolved, budget = stable.resolved, state.budget
     price = knowledge.schedule_price or MEASURED_PRICE
+    no_schedule = shorten(ACTUATORS["Schedule"].unavailable(stable, tuning, knowledge.schedule_price), SCHEDULE_LETTERS)
     tuner_inputs = TunerInputs(
         now_s=state.context.now.timestamp(),
         policy=replace(tuning, block_sizes=_block_sizes(state, stable, tuning)),
@@ -142,7 +146,8 @@ def _decision(
         leaving=_leaving(state),
         metrics=_metrics(state),
         changes=tuple(changes(state.records)),
-        schedule=_may_schedule(stable, tuning, knowledge.schedule_price),
+        schedule=not no_schedule,
+        no_schedule=no_schedule,
         schedule_below_percent=price.below_percent,
         schedule_largest_percent=price.largest_percent,
         max_concurrency=resolved.max_concurrency,
@@ -243,15 +248,3 @@ def _leaving(state: ReconcileState) -> str:
     snapshot = state.snapshot
     leaving = any(pod.terminating and pod.node not in snapshot.dead_nodes for pod in snapshot.pods)
     return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
-
-
-def _may_schedule(stable: Revision, tuning: TuningPolicy, price: SchedulePrice | None) -> bool:
-    """Returns whether the engine can follow a table of block sizes by itself, according to its own rules, and may be told to.
-
-    With actuator Auto it may only if the price of a table is known for this kind of machine. With Schedule the user has chosen it.
-    """
-    if tuning.actuator == "Restart" or (tuning.actuator == "Auto" and price is None):
-        return False
-    largest = stable.resolved.trained_block_size
-    table = Schedule(((1, stable.resolved.max_concurrency, largest - 1),))
-    return not ENGINES[stable.resolved.engine].problems(stable.resolved.launch_request(table))

@@ -75,6 +75,8 @@ class TunerInputs:
     schedule: bool = False
     """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank), the actuator allows it, and its
     price is known or the actuator is Schedule."""
+    no_schedule: str = ""
+    """Why none is chosen; empty if one may be."""
     schedule_below_percent: float = MEASURED_PRICE.below_percent
     schedule_largest_percent: float = MEASURED_PRICE.largest_percent
     max_concurrency: int = 64

@@ -73,6 +73,7 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     allowed_s = _allowed_at(inputs)
     current = inputs.speculation.max_block_size
     numbers = comparison.numbers(current)
+    numbers["schedule"] = inputs.no_schedule or ("may be chosen" if inputs.schedule else "is not chosen")
     numbers["modelErrorPercent"] = round(100 * learned.model_error, 1)
     numbers.update({f"{MEASURED}{block}": measured for block, measured in learned.speeds})
     for block, sigma in comparison.sigmas.items():

@@ -250,6 +250,9 @@ def test_auto_never_chooses_a_schedule_whose_price_is_not_known(
     world.reconcile()
     found = policy.asked[-1]
     assert found.schedule is asked
+    assert bool(found.no_schedule) is not asked
+    if actuator == "Auto" and price is None:
+        assert found.no_schedule == "its price is not known for this engine and kind of target"
     assert found.schedule_price == (price or SchedulePrice(4.5))
 
 
