@@ -1,4 +1,4 @@
-"""``python -m benchmarks.traces [--tables T.csv --accept A.csv]``: runs the tuner in closed loop over seven simulated days.
+"""``python -m benchmarks.traces [--tables T.csv --accept A.csv | --machines KIND]``: the tuner in closed loop over seven simulated days.
 
 A fleet of replicas serves a trace of load minute by minute. Tokens per second come from a measured table, log-interpolated in concurrency
 and clamped. A change restarts one replica after the other; while a replica restarts, its closed-loop clients go to the others. The tuner is
@@ -30,6 +30,7 @@ from benchmarks.traces_machines import VLLM_HYBRID, hybrid_tables
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
 from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy, traces
+from benchmarks.tuner_machines import NAMES, reported_tables
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.machine import Machine
@@ -118,7 +119,7 @@ def uncertain(machine: Machine) -> bool:
     return machine.hybrid and machine.engine != "sglang"
 
 
-def machines(days: int, *, chosen_on: bool) -> list[Subject]:
+def hybrids(days: int, *, chosen_on: bool) -> list[Subject]:
     """Returns the simulated machines with hybrid targets on which constants may be chosen, or the others."""
     # Without the card of the machine that was measured: nothing is known of any of them.
     prior = Priors.load().without("Qwen3.5-9B-shape").prior(VLLM_HYBRID)
@@ -193,7 +194,7 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
     counted = [one for one in found if not one.setting.trace.apart and not one.setting.trace.prefill and one.policy != "schedule"]
     together = [one for one in counted if not uncertain(one.setting.machine)]
     tuner = [one for one in together if one.policy == "tuner"]
-    hybrids = [one for one in counted if uncertain(one.setting.machine)]
+    unknown = [one for one in counted if uncertain(one.setting.machine)]
     return {
         "summary": True,
         "mean": _means(together),
@@ -216,7 +217,7 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
         "tuner_settings_with_more_than_2_wasted": sum(one.wasted > 2 for one in tuner),
         "tuner_explorations": sum(len(one.run.explorations) for one in tuner),
         "tuner_worst_below_best_baseline": _worst(together),
-        **({"hybrids": _hybrids(hybrids)} if hybrids else {}),
+        **({"hybrids": _hybrids(unknown)} if unknown else {}),
     }
 
 
@@ -282,34 +283,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.traces", description="The tuner in closed loop over simulated days.")
     parser.add_argument("--tables", type=Path, default=DATA / "seed_tables.csv", help="tokens per second (default: the project's)")
     parser.add_argument("--accept", type=Path, default=DATA / "seed_accept.csv", help="acceptance lengths (default: the project's)")
+    parser.add_argument("--machines", choices=sorted(NAMES), help="made and measured machines of this kind, in place of the tables")
     parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
     parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
     parser.add_argument(
-        "--machines",
+        "--hybrids",
         choices=("report", "choose", "none"),
-        help="simulated machines with hybrid targets: those for reporting, or those on which constants may be chosen (default: report with "
-        "the project's tables, else none)",
+        help="beside the tables, simulated machines with hybrid targets: those for reporting, or those on which constants may be chosen "
+        "(default: report with the project's tables, else none)",
     )
-    parser.add_argument("--only-machines", action="store_true", help="leave the tables out")
+    parser.add_argument("--only-hybrids", action="store_true", help="leave the tables out")
     parser.add_argument("--trace", action="append", help="only traces of this name; may be repeated")
     options = parser.parse_args(arguments)
     days = options.days or (QUICK_DAYS if options.quick else DAYS)
     try:
-        table = load(options.tables, options.accept)
+        table = reported_tables(options.machines) if options.machines else load(options.tables, options.accept)
         blocks = two_blocks(table)
         chosen = subjects(table, blocks, options.cells, days)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    of_machines = options.machines or ("report" if options.tables == DATA / "seed_tables.csv" else "none")
-    simulated = machines(days, chosen_on=of_machines == "choose") if of_machines != "none" else []
+    half = options.hybrids or ("report" if options.tables == DATA / "seed_tables.csv" and not options.machines else "none")
+    simulated = hybrids(days, chosen_on=half == "choose") if half != "none" else []
     known = {trace.name for trace in chosen[0].traces}
     if unknown := sorted(set(options.trace or ()) - known):
         parser.exit(2, f"{parser.prog}: --trace {unknown[0]}: there is no such trace; there are {', '.join(sorted(known))}\n")
     done = []
     replicas, restarts_s = ((2,), (60,)) if options.quick else (REPLICAS, RESTARTS_S)
     for group, candidate_blocks in ((chosen, blocks), (simulated, USUAL)):
-        if not group or (group is chosen and options.only_machines):
+        if not group or (group is chosen and options.only_hybrids):
             continue
         for result in results(group, candidate_blocks, replicas, restarts_s, options.trace):
             print(json.dumps(result.line()), flush=True)

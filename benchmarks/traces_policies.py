@@ -76,7 +76,7 @@ class Tuner:
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting
         self._prior = prior
-        self.mixture = setting.machine.mixture or setting.machine.hybrid
+        self.mixture = setting.machine.mixture
         self._draw = random.Random(seed)
         self.learner = Learner(prior.steps)
         self._changes: list[Change] = []

@@ -24,6 +24,7 @@ class Cell:
     def __init__(self, series: Series, candidate_blocks: Iterable[int], collapsed: bool = False) -> None:
         """``collapsed`` means that the drafter is broken: steps take as long as before, and hardly any draft is accepted."""
         self.name = f"{series.model}/{series.workload}"
+        self.machine = series.machine
         self.lengths = {
             candidate_block: COLLAPSED if collapsed and candidate_block > 1 else series.lengths[candidate_block]
             for candidate_block in candidate_blocks

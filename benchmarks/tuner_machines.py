@@ -19,7 +19,8 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from benchmarks.tuner_tables import Series
+from benchmarks.tuner_priors import DATA
+from benchmarks.tuner_tables import Series, load
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.machine import Machine
 
@@ -37,6 +38,15 @@ KINDS = tuple(
     Machine(engine, hybrid=hybrid, mixture=mixture)
     for engine, (hybrid, mixture) in product(("sglang", "vllm"), ((False, False), (False, True), (True, False)))
 )
+NAMES = {f"{machine.engine} {machine.kind}": machine for machine in KINDS}
+MEASURED_HYBRID = DATA / "h100_vllm_hybrid.csv", DATA / "h100_vllm_hybrid_accept.csv"
+
+
+def reported_tables(name: str) -> list[Series]:
+    """Returns the tables of one kind, made and only reported, and for ``vllm hybrid`` those measured. Raises KeyError for another name."""
+    machine = NAMES[name]
+    made = [series for kind, number, tables in made_machines() if kind == machine and number % 2 == REPORTED for series in tables]
+    return [*(load(*MEASURED_HYBRID) if name == "vllm hybrid" else ()), *made]
 
 
 def made_machines() -> Iterator[tuple[Machine, int, list[Series]]]:

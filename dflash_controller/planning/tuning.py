@@ -135,7 +135,7 @@ def _decision(
         policy=replace(tuning, block_sizes=_block_sizes(state, stable, tuning)),
         speculation=stable.speculation,
         trained_block=resolved.trained_block_size,
-        mixture=resolved.mixture_of_experts or resolved.hybrid,
+        mixture=resolved.mixture_of_experts,
         replicas=budget.replicas,
         serving=state.serving,
         measured=knowledge.measured,

@@ -53,7 +53,7 @@ class TunerInputs:
     """The active one."""
     trained_block: int
     mixture: bool
-    """Whether the target is a mixture of experts or a hybrid, whose step time follows the law less closely."""
+    """Whether the target is a mixture of experts, whose step time is no straight line in T: more tokens activate more experts."""
     replicas: int
     serving: int
     measured: int

@@ -87,7 +87,7 @@ class CanaryCase:
             context.tuning.learned,
             stable.speculation,
             self.candidate.speculation,
-            mixture=resolved.mixture_of_experts or resolved.hybrid,
+            mixture=resolved.mixture_of_experts,
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
             exploratory=self.candidate.exploratory,
             price=context.tuning.schedule_price or MEASURED_PRICE,

@@ -247,7 +247,7 @@ def test_both_halves_of_the_machines_are_different_ones() -> None:
 
 
 def test_scores_are_told_by_kind_of_machine_and_hybrids_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    traces.main(["--quick", "--days", "1", "--trace", "steady_32", "--machines", "report"])
+    traces.main(["--quick", "--days", "1", "--trace", "steady_32", "--hybrids", "report"])
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert "vllm hybrid" in summary["mean_by_kind"]
     assert any(kind.startswith("sglang") for kind in summary["mean_by_kind"])

@@ -109,6 +109,15 @@ def test_another_table_of_the_same_columns_and_its_first_row_per_cell() -> None:
     assert model.step_time_s("synthetic", 16, 32) > 2 * model.step_time_s("synthetic", 16, 16)
 
 
+def test_the_measured_hybrid_has_a_step_that_goes_with_the_block_and_not_with_its_tokens_alone() -> None:
+    table = Table.load(DATA / "h100_vllm_hybrid.csv", DATA / "h100_vllm_hybrid_accept.csv")
+    model = table.match("Qwen/Qwen3.5-9B", "chat")
+    assert model.name == "Qwen3.5-9B-shape"
+    assert model.step_time_s("synthetic", 16, 8) == pytest.approx(8 * 6.4219 / 1855.2, rel=1e-3)
+    assert model.step_time_s("synthetic", 16, 1) > 1.3 * model.step_time_s("synthetic", 8, 1), "a law of tokens says 1.04"
+    assert model.step_time_s("synthetic", 16, 4) > 1.15 * model.step_time_s("synthetic", 8, 8), "the same tokens"
+
+
 def test_throughput_without_acceptance_is_refused() -> None:
     with pytest.raises(ValueError, match="no acceptance length"):
         Table([Speed("", "m", "w", 1, 8, 10.0)], []).model("m")
