@@ -221,15 +221,17 @@ def test_a_damaged_load_makes_an_entry_an_ordinary_one(policy: Explorer, load: s
     assert (change.load, change.kept, change.refused, change.exploratory) == (0.0, False, False, False)
 
 
-def test_what_is_unknown_is_said_in_advise_after_a_window(policy: Explorer) -> None:
+def test_what_is_unknown_is_said_in_advise_and_noise_causes_no_write(policy: Explorer) -> None:
     world = tuned(tuning={"mode": "Advise"})
     policy.reason = Reason.GAIN_UNKNOWN
-    world.advance(3600)
-    world.tuning = Knowledge(
-        learned=Learned(), measured=3, reported=("Advising", "GainUnknown", "16"), reported_since=world.now - timedelta(seconds=301)
-    )
-    world.settle()
-    assert (tuning(world)["reason"], block(world)) == ("GainUnknown", "16")
+    for minutes, reason in ((30, "Tuned"), (31, "GainUnknown")):
+        world.advance(60 * minutes)
+        world.tuning = Knowledge(
+            learned=Learned(), measured=3, reported=("Advising", "GainUnknown", "16"), reported_since=world.now - timedelta(seconds=301)
+        )
+        world.reconcile()
+        assert tuning(world)["reason"] == reason, "one reason to change nothing takes the place of another once an hour"
+    assert block(world) == "16"
     assert world.condition("TuningReady") == "True"
 
 

@@ -174,7 +174,8 @@ def test_another_load_another_block_size_and_another_week_are_not_counted(belief
 def test_a_refused_exploratory_trial_does_not_keep_the_block_size_from_a_load_that_favours_it() -> None:
     """It measured one load, and promised nothing; a change that promised something and failed does."""
     recent = NOW - 0.5 * DAY
-    assert decide(tuner_inputs(changes=(trial(recent, 1.0),)), known(32.0)).change_to == Fixed(8)
+    for load in (1.0, 32.0):
+        assert decide(tuner_inputs(changes=(trial(recent, load),)), known(32.0)).change_to == Fixed(8)
     assert decide(tuner_inputs(changes=(Change(recent, 8, False),)), known(32.0)).reason is Reason.DWELLING
     assert decide(tuner_inputs(changes=(trial(recent, 1.0, refused=False),)), known(32.0)).reason is Reason.DWELLING
 
