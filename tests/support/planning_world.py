@@ -38,6 +38,7 @@ from dflash_controller.planning.state.inputs import Blocker, Knowledge, PlannerI
 from dflash_controller.planning.state.plan import Adopt, Annotate, Apply, Create, Delete, Event, Part, Plan, Ref
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.priors import Prior
 
 CATALOG = Catalog.load()
 KEY = Key("models", "chat")
@@ -77,7 +78,7 @@ class Advice:
     failures: int | None = None
     """Trials of that block that had failed when it was first wanted. One more, and it is wanted no more."""
 
-    def decide(self, inputs: TunerInputs, learned: Learned) -> TunerDecision:
+    def decide(self, inputs: TunerInputs, learned: Learned, *, prior: Prior) -> TunerDecision:
         failures = sum(change.block == self.wants and not change.kept for change in inputs.changes)
         self.failures = failures if self.failures is None else self.failures
         if inputs.policy.mode == "Off":

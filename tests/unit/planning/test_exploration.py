@@ -22,6 +22,7 @@ from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.priors import Prior
 from dflash_controller.tuner.schedule_price import SchedulePrice
 from tests.support.planning_world import PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import states
@@ -40,8 +41,8 @@ NOT_FASTER, BROKEN = refusal("speed", "latency"), refusal("speed", "errors")
 class Explorer(Policy):
     """Explores what it wants, at 8 requests."""
 
-    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
-        decision = super().decide(tuner_inputs, learned)
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: Prior) -> TunerDecision:
+        decision = super().decide(tuner_inputs, learned, prior=prior)
         if decision.change_to is None:
             return decision
         return replace(decision, reason=Reason.EXPLORING, numbers={"concurrency": 8.04}, recommendation=tuner_inputs.speculation)
@@ -261,8 +262,8 @@ def test_auto_never_chooses_a_schedule_whose_price_is_not_known(
 class Promising(Policy):
     """Wants a change that is expected to gain, at 8 requests."""
 
-    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
-        decision = super().decide(tuner_inputs, learned)
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: Prior) -> TunerDecision:
+        decision = super().decide(tuner_inputs, learned, prior=prior)
         return replace(decision, numbers={**decision.numbers, "concurrency": 8.04})
 
 

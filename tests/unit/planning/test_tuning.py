@@ -22,6 +22,8 @@ from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.machine import Machine
+from dflash_controller.tuner.priors import Prior, Priors
 from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
 from tests.unit.planning.test_rollouts import annotate, candidate, phase, replicas, told
@@ -34,10 +36,12 @@ class Policy:
     def __init__(self) -> None:
         self.wants: Speculation | None = None
         self.asked: list[TunerInputs] = []
+        self.priors: list[Prior] = []
         self.reason = Reason.TUNED
 
-    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: object = None) -> TunerDecision:
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: Prior) -> TunerDecision:
         self.asked.append(tuner_inputs)
+        self.priors.append(prior)
         mode = tuner_inputs.policy.mode
         if mode == "Off":
             return TunerDecision("Off", Reason.TUNING_OFF, "off")
@@ -63,6 +67,23 @@ def tuned(**spec: Any) -> World:
     world.tuning = Knowledge(learned=Learned(), measured=3)
     world.settle()
     return world
+
+
+@pytest.mark.parametrize(
+    ("engine", "target", "machine"),
+    [
+        ("vllm", {"hybrid": True, "mixtureOfExperts": False}, Machine("vllm", hybrid=True)),
+        ("sglang", {"hybrid": True, "mixtureOfExperts": True}, Machine("sglang", hybrid=True, mixture=True)),
+        ("vllm", {"hybrid": False, "mixtureOfExperts": False}, Machine("vllm")),
+    ],
+)
+def test_the_tuner_starts_from_what_is_known_of_the_engine_with_such_targets(
+    policy: Policy, engine: str, target: dict[str, bool], machine: Machine
+) -> None:
+    world = settled(engine={"name": engine}, target={"model": "Qwen/Qwen3.5-9B", **target}, tuning={"mode": "Auto"}, replicas=3)
+    world.tuning = Knowledge(learned=Learned(), measured=3)
+    world.settle()
+    assert policy.priors[-1] == Priors.load().prior(machine)
 
 
 def block(world: World) -> str:

@@ -17,6 +17,7 @@ from dflash_controller.api.speculation import Fixed
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.decision import TunerDecision
+from dflash_controller.tuner.learned import PairKnowledge
 from dflash_controller.tuner.learner import Learned, Learner
 from dflash_controller.tuner.step_times import StepPrior
 
@@ -432,6 +433,31 @@ def test_what_is_kept_is_small_and_comes_back_the_same() -> None:
     assert (now.decays, now.drafted, now.misses) == (was.decays, was.drafted, was.misses)
     assert now.points[0].seconds == pytest.approx(was.points[0].seconds, rel=1e-3)
     fed(back, 1500, 10)
+
+
+def test_a_record_stays_small_with_all_that_can_be_borrowed() -> None:
+    """After an epoch has ended too, so that earlier and borrowed step times are both there."""
+    learner = Learner.from_json(json.loads(json.dumps(rich()[0].to_json())), PRIOR)
+    lent = [[block, 400.0, place / 8, -3.9123, START] for block in (4, 8, 16) for place in range(40)]
+    learner.borrow([PairKnowledge(lent), PairKnowledge(lent)])
+    now_s = fed(learner, 1600, 60, requests=100.0, context=900.0)
+    fed(learner, 1700, 60, requests=100.0, context=9000.0)
+    assert learner.epoch == rich()[0].epoch + 1
+    data = learner.to_json()
+    assert len(data["earlier"]) == len(data["borrowed"]) == 40
+    assert len(json.dumps({**data, "pools": rich()[0].to_json()["pools"]}, separators=(",", ":"))) <= 8192
+    back = Learner.from_json(json.loads(json.dumps(data)), PRIOR)
+    assert back.to_json() == data
+    assert any(point.prior for point in back.learned(now_s).points)
+
+
+def test_decays_of_the_same_drafter_are_borrowed_until_there_are_own_ones() -> None:
+    learner = Learner(PRIOR)
+    learner.borrow([PairKnowledge(), PairKnowledge([[16, 9.0, 2.0, -4.0, START]], decays=(0.98, 0.985))])
+    assert learner.learned(START).decays == (0.98, 0.985)
+    learner.borrow([PairKnowledge([[16, 9.0, 2.0, -4.0, START]])])
+    assert learner.learned(START).decays == ()
+    assert rich()[0].lend().decays == rich()[0].learned(rich()[1]).decays
 
 
 def test_what_is_damaged_is_forgotten() -> None:
