@@ -68,13 +68,13 @@ class TrialValue:
         }
 
 
-def best_trial(inputs: TunerInputs, learned: Learned, comparison: Comparison) -> TrialValue | None:
-    """Returns the trial that is worth most of the block sizes that were not measured at this kind of load; None if there is none.
+def possible_trials(inputs: TunerInputs, learned: Learned, comparison: Comparison) -> list[TrialValue]:
+    """Returns a trial for each block size that was not measured at this kind of load, the one that is worth most first.
 
     An engine that follows a schedule measures the block sizes of its table without a trial.
     """
     if isinstance(inputs.speculation, Schedule):
-        return None
+        return []
     lasts_s = lasting_s(learned.past, learned.usual, comparison.concurrency)
     found = [
         trial_value(
@@ -88,7 +88,7 @@ def best_trial(inputs: TunerInputs, learned: Learned, comparison: Comparison) ->
         for block in inputs.policy.block_sizes
         if block in comparison.gains and not is_measured(learned.points, block, comparison.concurrency)
     ]
-    return max(found, key=lambda trial: (trial.unknown, trial.value_s - trial.cost_s, -trial.block), default=None)
+    return sorted(found, key=lambda trial: (not trial.worthwhile, trial.cost_s - trial.value_s, trial.block))
 
 
 def trial_value(

@@ -18,7 +18,7 @@ from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
 from dflash_controller.tuner.comparison import LEAST_LOAD_SAMPLES, Comparison, compare
 from dflash_controller.tuner.decision import CROSSOVER, GAIN_ERROR, GAIN_MEASURED, MEASURED, Change, TunerDecision, TunerInputs
-from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, best_trial, trials_of_the_day, trials_of_the_week
+from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, possible_trials, trials_of_the_day, trials_of_the_week
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.load_kind import is_measured, same_kind
@@ -91,7 +91,7 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     if learned.misses >= MOST_MISSES:
         back, message = _model_mismatch(inputs, learned, allowed_s)
         return answer(Reason.MODEL_MISMATCH, message, "Held", back)
-    trial = best_trial(inputs, learned, comparison)
+    trial, hindrance = _best_trial(inputs, learned, comparison, allowed_s)
     if trial is not None:
         numbers.update(trial.numbers())
     if recommendation == inputs.speculation:
@@ -102,7 +102,7 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
         if trial is None or not trial.worthwhile:
             return answer(*unchanged)
         text = _trial_text(comparison, trial)
-        if hindrance := _no_trial(inputs, comparison, trial, allowed_s):
+        if hindrance:
             return answer(Reason.GAIN_UNKNOWN, f"{unchanged[1]}. {text}. None is made: {hindrance}")
         return answer(Reason.EXPLORING, text, change_to=speculation_of(trial.block))
     refusal = _not_allowed(inputs, comparison, allowed_s)
@@ -191,6 +191,13 @@ def _not_allowed(inputs: TunerInputs, comparison: Comparison, allowed_s: float |
         wait = (until_s - inputs.now_s) / 3600
         return Reason.DWELLING, f"{gain}, but it was tried and rolled back; the next attempt is possible in {wait:.1f} hours"
     return None
+
+
+def _best_trial(inputs: TunerInputs, learned: Learned, comparison: Comparison, allowed_s: float | None) -> tuple[TrialValue | None, str]:
+    """Returns the worthwhile trial that is worth most of those that may be made, and ''; else the best one, and why it is not made."""
+    found = [(trial, _no_trial(inputs, comparison, trial, allowed_s)) for trial in possible_trials(inputs, learned, comparison)]
+    free = next(((trial, hindrance) for trial, hindrance in found if trial.worthwhile and not hindrance), None)
+    return free or (found[0] if found else (None, ""))
 
 
 def _no_trial(inputs: TunerInputs, comparison: Comparison, trial: TrialValue, allowed_s: float | None) -> str:

@@ -208,6 +208,16 @@ def test_speculation_off_is_explored_only_if_it_is_listed(belief: Belief) -> Non
     assert (listed.reason, listed.numbers[TRIAL_BLOCK]) == (Reason.EXPLORING, 1)
 
 
+def test_of_several_block_sizes_the_best_that_may_be_tried_is_tried(belief: Belief) -> None:
+    three = replace(AUTO, block_sizes=(4, 8, 16))
+    first = asked(lasting(), policy=three)
+    assert (first.reason, first.numbers[TRIAL_BLOCK]) == (Reason.EXPLORING, 4), "they are equal but for a trifle"
+    second = asked(lasting(), policy=three, changes=(trial(block=4),))
+    assert (second.reason, second.numbers[TRIAL_BLOCK]) == (Reason.EXPLORING, 8)
+    both = asked(lasting(), policy=three, changes=(trial(NOW - 3 * DAY, block=4), trial()))
+    assert both.reason is Reason.GAIN_UNKNOWN
+
+
 def test_a_decision_to_explore_comes_out_again_when_it_is_replayed(belief: Belief) -> None:
     decision = asked(lasting(), changes=(trial(NOW - 8 * DAY),))
     assert decision.reason is Reason.EXPLORING
