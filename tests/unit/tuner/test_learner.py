@@ -385,6 +385,20 @@ def test_an_exploratory_trial_promises_nothing_so_that_what_it_shows_is_no_miss(
         assert learner.learned(now_s).misses == misses
 
 
+@pytest.mark.parametrize(("minutes", "count"), [(9, 0), (10, 1), (60, 1)])
+def test_a_trial_shows_one_decay_because_both_blocks_get_the_same_traffic_at_once(minutes: int, count: int) -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 60, load=16.0)
+    for minute in range(61, 61 + minutes):
+        at_s = START + 60 * minute
+        for block, on_trial in ((16, False), (8, True)):
+            committed = 4000.0 * mean_length(0.85, 0.98, block)
+            learner.take([LoadSample(at_s, 60.0, block, 16.0, step_s(block, 16.0), 4000.0, committed, committed)], at_s, on_trial=on_trial)
+    decays = learner.learned(START + 60 * (61 + minutes)).decays
+    assert len(decays) == count
+    assert all(decay == pytest.approx(0.98, abs=0.004) for decay in decays)
+
+
 def test_what_a_replica_on_trial_shows_is_learned_and_is_no_miss() -> None:
     learner = Learner(PRIOR)
     fed(learner, 1, 60, load=16.0)
