@@ -65,7 +65,7 @@ def test_every_field_of_status_is_written() -> None:
     table = Schedule(((1, 8, 15), (9, 64, 7)))
     change = TunerDecision("Tuning", Reason.TUNED, "words", table, table, {"gainPercent": 20.0}, {}, 1.8e9)
     world.edit(lambda spec: spec.update(tuning={"mode": "Auto"}))
-    with patch("dflash_controller.planning.tuning.decide", lambda *_: change):
+    with patch("dflash_controller.planning.tuning.decide", lambda *_, **__: change):
         look(world)
         world.settle()
         look(world)
