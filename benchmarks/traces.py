@@ -26,12 +26,14 @@ from typing import Any
 
 from benchmarks.arguments import positive
 from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
+from benchmarks.traces_machines import VLLM_HYBRID, hybrid_tables
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_schedule import scheduled
-from benchmarks.traces_world import Cell, Trace, traces
+from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy, traces
 from benchmarks.tuner_machines import NAMES, reported_tables
 from benchmarks.tuner_priors import DATA
 from benchmarks.tuner_tables import Series, load
+from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.priors import Prior, Priors
 
 USUAL = (8, 16)
@@ -50,6 +52,14 @@ class Subject:
     traces: Sequence[Trace]
     name: str
     prior: Prior
+    machine: Machine
+
+    def setting(self, trace: Trace, replicas: int, restart_s: int, blocks: tuple[int, int], start: int) -> Setting:
+        """Returns a run of a trace. On hybrids every change of the tuner begins with a trial, as in the operator, and a single replica has
+        surge, without which the tuner does not explore."""
+        hybrid = uncertain(self.machine)
+        candidate_blocks = (OFF, *blocks) if trace.apart else blocks
+        return Setting(trace, replicas, restart_s, candidate_blocks, start, hybrid and replicas == 1, self.machine, hybrid)
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,26 @@ class Result:
             "changes": len(self.run.changes),
             "wasted_changes": self.wasted,
             "cell": self.cell,
+            "kind": self.kind,
+            "start": self.setting.start,
+            "explorations": len(self.run.explorations),
         }
+
+    @property
+    def kind(self) -> str:
+        """Engine and kind of target."""
+        return f"{self.setting.machine.engine} {self.setting.machine.kind}".strip()
+
+    def first_day(self, oracle: Result) -> float:
+        """Returns the score of the first day ÷ that of the oracle."""
+        return self._of_oracle(oracle, 0, DAY)
+
+    def after_first_day(self, oracle: Result) -> float:
+        return self._of_oracle(oracle, DAY, len(self.run.speeds))
+
+    def _of_oracle(self, oracle: Result, begin: int, end: int) -> float:
+        reference = Reference(self.setting)
+        return self.run.share_between(reference, begin, end) / oracle.run.share_between(reference, begin, end)
 
 
 def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
@@ -83,6 +112,22 @@ def two_blocks(table: Sequence[Series]) -> tuple[int, int]:
     if len(ranked) < 2:
         raise ValueError("the tables have no two block sizes with an acceptance length and two loads each; measure a second block size")
     return min(ranked), max(ranked)
+
+
+def uncertain(machine: Machine) -> bool:
+    """Returns whether the step-time law does not hold on this kind of machine, as far as is known."""
+    return machine.hybrid and machine.engine != "sglang"
+
+
+def hybrids(days: int, *, chosen_on: bool) -> list[Subject]:
+    """Returns the simulated machines with hybrid targets on which constants may be chosen, or the others."""
+    # Without the card of the machine that was measured: nothing is known of any of them.
+    prior = Priors.load().without("Qwen3.5-9B-shape").prior(VLLM_HYBRID)
+    found = []
+    for series, story in hybrid_tables(chosen_on=chosen_on):
+        cell, other, heavy = Cell(series, USUAL), Cell(story, USUAL), Cell(prefill_heavy(series), USUAL)
+        found.append(Subject(traces(cell, other, None, USUAL, SEED, days, heavy), cell.name, prior, VLLM_HYBRID))
+    return found
 
 
 def subjects(table: Sequence[Series], blocks: tuple[int, int], cells: int, days: int) -> list[Subject]:
@@ -107,7 +152,8 @@ def _subject(series: Series, table: Sequence[Series], blocks: tuple[int, int], d
     cell, shifted = Cell(series, candidate_blocks), Cell(other, blocks)
     broken = Cell(series, candidate_blocks, collapsed=True) if off else None
     prior = Priors.load().without(series.model).prior(series.machine)
-    return Subject(traces(cell, shifted, broken, blocks, SEED, days), cell.name, prior)
+    heavy = Cell(prefill_heavy(series), blocks)
+    return Subject(traces(cell, shifted, broken, blocks, SEED, days, heavy), cell.name, prior, series.machine)
 
 
 def results(
@@ -115,7 +161,7 @@ def results(
 ) -> Iterator[Result]:
     """Yields the results of every policy, setting by setting. ``only`` are names of traces; None: all."""
     costs = [(count, restart_s) for count in replicas for restart_s in restarts_s]
-    names = [trace.name for trace in found[0].traces]
+    names = list(dict.fromkeys(trace.name for subject in found for trace in subject.traces))
     for row, name in enumerate(names):
         if only and name not in only:
             continue
@@ -123,8 +169,9 @@ def results(
             subject = found[(row + column) % len(found)]
             trace = next((trace for trace in subject.traces if trace.name == name), None)
             if trace is not None:
-                candidate_blocks = (OFF, *blocks) if trace.apart else blocks
-                yield from _compared(subject, Setting(trace, count, restart_s, candidate_blocks, max(blocks)), blocks)
+                # What the law gets wrong on a hybrid depends on the block that ran first.
+                start = blocks[(row + column) % 2] if uncertain(subject.machine) else max(blocks)
+                yield from _compared(subject, subject.setting(trace, count, restart_s, blocks, start), blocks)
 
 
 def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> Iterator[Result]:
@@ -133,16 +180,21 @@ def _compared(subject: Subject, setting: Setting, blocks: tuple[int, int]) -> It
     runs["hysteresis"] = run(setting, reference, Hysteresis(blocks, setting))
     runs["tuner"] = run(setting, reference, Tuner(setting, blocks, subject.prior, SEED))
     runs["oracle"] = oracle(setting, reference)
-    if setting.replicas == 2:
+    if setting.replicas == 2 and not uncertain(setting.machine) and not setting.trace.prefill:
         runs["schedule"] = scheduled(setting, reference, subject.prior, SEED)
     for policy, done in runs.items():
         yield Result(subject.name, setting, policy, done, done.wasted(reference))
 
 
 def summary(found: Sequence[Result]) -> dict[str, Any]:
-    """Returns the means over the traces that count, over all restart times and by restart time."""
-    together = [one for one in found if not one.setting.trace.apart and one.policy != "schedule"]
+    """Returns the means over the traces that count, over all restart times, by restart time and by kind of target.
+
+    Machines on which the law does not hold are left out of the means over all kinds, so that these can be compared with earlier releases.
+    """
+    counted = [one for one in found if not one.setting.trace.apart and not one.setting.trace.prefill and one.policy != "schedule"]
+    together = [one for one in counted if not uncertain(one.setting.machine)]
     tuner = [one for one in together if one.policy == "tuner"]
+    unknown = [one for one in counted if uncertain(one.setting.machine)]
     return {
         "summary": True,
         "mean": _means(together),
@@ -150,14 +202,50 @@ def summary(found: Sequence[Result]) -> dict[str, Any]:
             str(cost): _means([one for one in together if one.setting.restart_s == cost])
             for cost in sorted({one.setting.restart_s for one in together})
         },
+        "mean_by_kind": {kind: _means([one for one in counted if one.kind == kind]) for kind in _kinds(counted)},
         "tokens": _tokens(together),
         "apart": {
             "collapse": _means([one for one in found if one.setting.trace.apart and one.policy != "schedule"]),
-            "schedule": _means([one for one in found if one.setting.replicas == 2 and not one.setting.trace.apart]),
+            "schedule": _means([one for one in together if one.setting.replicas == 2])
+            | _means([one for one in found if one.policy == "schedule" and not one.setting.trace.apart]),
+            "prefill_heavy": {
+                kind: _means([one for one in found if one.setting.trace.prefill and one.kind == kind])
+                for kind in _kinds([one for one in found if one.setting.trace.prefill])
+            },
         },
         "tuner_most_wasted": max((one.wasted for one in tuner), default=0),
         "tuner_settings_with_more_than_2_wasted": sum(one.wasted > 2 for one in tuner),
+        "tuner_explorations": sum(len(one.run.explorations) for one in tuner),
         "tuner_worst_below_best_baseline": _worst(together),
+        **({"hybrids": _hybrids(unknown)} if unknown else {}),
+    }
+
+
+def _kinds(found: Sequence[Result]) -> list[str]:
+    return sorted({one.kind for one in found})
+
+
+def _hybrids(found: Sequence[Result]) -> dict[str, Any]:
+    """Returns how soon the tuner is right on targets that it knows nothing of, and what it tries for that."""
+    tuner = [one for one in found if one.policy == "tuner"]
+    oracles = {id(one.setting): one for one in found if one.policy == "oracle"}
+    first = [one.first_day(oracles[id(one.setting)]) for one in tuner]
+    later = [one.after_first_day(oracles[id(one.setting)]) for one in tuner if len(one.run.speeds) > DAY]
+    early = [sum(begin < DAY for begin, _, _ in one.run.explorations) for one in tuner]
+    return {
+        "settings": len(tuner),
+        "first_day_of_oracle": {"mean": round(sum(first) / len(first), 5), "least": round(min(first), 5)},
+        "later_of_oracle": {"mean": round(sum(later) / len(later), 5), "least": round(min(later), 5)} if later else None,
+        "settings_at_98_percent_after_the_first_day": sum(share >= 0.98 for share in later),
+        "explorations_first_day": {"mean": round(sum(early) / len(early), 2), "most": max(early)},
+        "explorations": {
+            "all": sum(len(one.run.explorations) for one in tuner),
+            "most": max(len(one.run.explorations) for one in tuner),
+            "promoted": sum(promoted for one in tuner for _, _, promoted in one.run.explorations),
+        },
+        "refused_changes": sum(one.run.refusals for one in tuner),
+        "most_wasted": max(one.wasted for one in tuner),
+        "worst_below_best_baseline": _worst(found),
     }
 
 
@@ -199,6 +287,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cells", type=positive, default=CELLS, help=f"workloads to take turns (default {CELLS})")
     parser.add_argument("--days", type=positive, help=f"length of a trace (default {DAYS})")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_DAYS} days, 2 replicas, restarts of 60 s only")
+    parser.add_argument(
+        "--hybrids",
+        choices=("report", "choose", "none"),
+        help="beside the tables, simulated machines with hybrid targets: those for reporting, or those on which constants may be chosen "
+        "(default: report with the project's tables, else none)",
+    )
+    parser.add_argument("--only-hybrids", action="store_true", help="leave the tables out")
     parser.add_argument("--trace", action="append", help="only traces of this name; may be repeated")
     options = parser.parse_args(arguments)
     days = options.days or (QUICK_DAYS if options.quick else DAYS)
@@ -208,14 +303,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = subjects(table, blocks, options.cells, days)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
+    half = options.hybrids or ("report" if options.tables == DATA / "seed_tables.csv" and not options.machines else "none")
+    simulated = hybrids(days, chosen_on=half == "choose") if half != "none" else []
     known = {trace.name for trace in chosen[0].traces}
     if unknown := sorted(set(options.trace or ()) - known):
         parser.exit(2, f"{parser.prog}: --trace {unknown[0]}: there is no such trace; there are {', '.join(sorted(known))}\n")
     done = []
     replicas, restarts_s = ((2,), (60,)) if options.quick else (REPLICAS, RESTARTS_S)
-    for result in results(chosen, blocks, replicas, restarts_s, options.trace):
-        print(json.dumps(result.line()), flush=True)
-        done.append(result)
+    for group, candidate_blocks in ((chosen, blocks), (simulated, USUAL)):
+        if not group or (group is chosen and options.only_hybrids):
+            continue
+        for result in results(group, candidate_blocks, replicas, restarts_s, options.trace):
+            print(json.dumps(result.line()), flush=True)
+            done.append(result)
     print(json.dumps(summary(done)))
     return 0
 

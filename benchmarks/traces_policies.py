@@ -7,13 +7,16 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-from benchmarks.traces_fleet import MOST, Setting
+from benchmarks.traces_fleet import MOST, Setting, Trial
+from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy, speculation_of
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.tuner.decision import Change, TunerInputs
+from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.inputs import DecisionInputs
+from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import judge
+from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.priors import Prior
 from dflash_controller.tuner.step_times import Limits
 
@@ -73,7 +76,7 @@ class Tuner:
     def __init__(self, setting: Setting, blocks: tuple[int, ...], prior: Prior, seed: int) -> None:
         self._setting = setting
         self._prior = prior
-        self.mixture = setting.trace.cells[0].machine.mixture
+        self.mixture = setting.machine.mixture
         self._draw = random.Random(seed)
         self.learner = Learner(prior.steps)
         self._changes: list[Change] = []
@@ -81,6 +84,9 @@ class Tuner:
         self._serving = 0
         self._policy = TuningPolicy("Auto", blocks, "Restart", 5.0, 60 * WINDOW_MIN, 60 * DWELL_MIN, CHANGES_PER_DAY, True)
         self.reasons: dict[str, int] = {}
+        self.impossible = 0
+        """Wishes for a block size that the table does not have: speculation off."""
+        self._on_trial = False
 
     def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
         cell = self._setting.trace.cells[minute]
@@ -94,10 +100,12 @@ class Tuner:
             load_samples.append(
                 LoadSample(now_s, 60.0, own, max(0.5, load * self._factor(LOAD_NOISE)), step_s, steps, committed, committed)
             )
-        self.learner.take(load_samples, now_s)
+        tried = [one for one in load_samples if one.block != block and self._on_trial]
+        self.learner.take([one for one in load_samples if one not in tried], now_s)
+        self.learner.take(tried, now_s, on_trial=True)
         self._fresh, self._serving = minute, len(serving)
 
-    def wish(self, minute: int, block: int) -> int:
+    def wish(self, minute: int, block: int) -> int | Trial:
         now_s = EPOCH_S + 60.0 * minute
         setting = self._setting
         known = self._fresh >= minute - 3
@@ -110,20 +118,45 @@ class Tuner:
             replicas=setting.replicas,
             serving=setting.replicas,
             measured=min(SHOWN_PODS, setting.replicas),
-            surge=False,
+            surge=setting.surge,
             restart_s=float(setting.restart_s),
             metrics="" if known or minute == 0 else "the last sample is older than three minutes",
             changes=tuple(self._changes),
             max_concurrency=MOST,
         )
-        decision = judge(DecisionInputs(tuner_inputs, self.learner.learned(now_s, self._policy.window_s), self._prior, Limits()))
+        learned = self.learner.learned(now_s, self._policy.window_s)
+        decision = judge(DecisionInputs(tuner_inputs, learned, self._prior, Limits()))
         self.learner.note(decision, now_s)
         self.reasons[decision.reason.value] = self.reasons.get(decision.reason.value, 0) + 1
         if decision.change_to is None:
             return block
+        if decision.change_to.max_block_size not in setting.candidate_blocks:
+            self.impossible += 1
+            return block
+        exploratory = decision.reason is Reason.EXPLORING
+        if exploratory or setting.trials:
+            return self._trial(decision, learned, exploratory=exploratory)
         target = decision.change_to.max_block_size
         self._changes.append(Change(now_s + 60.0 * setting.change, target, True))
         return target
+
+    def _trial(self, decision: TunerDecision, learned: Learned, *, exploratory: bool) -> Trial:
+        """Returns the trial of a decision, with the gain that the operator asks of such a candidate."""
+        assert decision.change_to is not None
+        block, load = decision.change_to.max_block_size, float(decision.numbers["concurrency"])
+        now = speculation_of(int(decision.numbers["block"]))
+        least = self._policy.min_gain_percent
+        promise = predict(
+            learned, now, decision.change_to, mixture=self.mixture, min_gain_percent=least, exploratory=exploratory, prior=self._prior
+        )
+
+        self._on_trial = True
+
+        def ended(minute: int, promoted: bool) -> None:
+            self._on_trial = False
+            self._changes.append(Change(EPOCH_S + 60.0 * (minute + 1), block, promoted, load, not promoted, exploratory))
+
+        return Trial(block, promise.least, exploratory, ended)
 
     def _factor(self, noise: float) -> float:
         return math.exp(self._draw.gauss(0.0, noise))

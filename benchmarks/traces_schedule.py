@@ -8,7 +8,8 @@ from benchmarks.traces_world import DAY
 from dflash_controller.api.speculation import Schedule, Speculation
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.priors import Prior
-from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at
+from dflash_controller.tuner.schedule import best_schedule, block_at
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 from dflash_controller.tuner.step_times import Limits
 
 LEAST_GAIN_PERCENT = 5.0
@@ -28,8 +29,8 @@ def scheduled(setting: Setting, reference: Reference, prior: Prior, seed: int) -
             speed = reference.mixed(minute, setting.start, setting.start, 0)
         else:
             block = block_at(learned, round(load))
-            slower = isinstance(learned, Schedule) and block < learned.max_block_size
-            speed = setting.replicas * cell.speed(block, load) / (1 + COST_PERCENT / 100 * slower)
+            slower = MEASURED_PRICE.factor(block, learned) if isinstance(learned, Schedule) else 1.0
+            speed = setting.replicas * cell.speed(block, load) / slower
         result.speeds.append(speed)
     return result.closed(reference)
 

@@ -6,7 +6,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks.tuner_tables import Series
@@ -65,7 +65,9 @@ class Trace:
     noisy: bool = False
     """Whether the first replica's step times have six times the noise."""
     apart: bool = False
-    """Whether it is left out of the means."""
+    """Whether it is left out of the means, and speculation off is a choice."""
+    prefill: bool = False
+    """Whether its traffic is prefill-heavy. It is left out of the means too."""
 
 
 def _square(period: int) -> Callable[[int], float]:
@@ -100,10 +102,29 @@ def _between(cells: tuple[Cell, Cell], candidate_blocks: tuple[int, int]) -> flo
     return max((2 ** (place / 4) for place in range(21)), key=apart)
 
 
-def traces(cell: Cell, other: Cell, broken: Cell | None, candidate_blocks: tuple[int, int], seed: int, days: int = 7) -> list[Trace]:
+def prefill_heavy(series: Series) -> Series:
+    """Returns the series of traffic with long prompts: at the largest load and block half of the time goes into prefill.
+
+    Prefill stops decoding and takes the same time for every request, so it adds to each step in proportion to the tokens committed in it.
+    """
+    block, load = max(series.speeds, key=lambda key: (key[1], key[0]))
+    per_token_s = 1 / series.speeds[block, load]
+    return replace(series, speeds={key: 1 / (1 / speed + per_token_s) for key, speed in series.speeds.items()})
+
+
+def traces(
+    cell: Cell,
+    other: Cell,
+    broken: Cell | None,
+    candidate_blocks: tuple[int, int],
+    seed: int,
+    days: int = 7,
+    heavy: Cell | None = None,
+) -> list[Trace]:
     """Returns all traces on one cell.
 
-    ``other`` is another workload of the same model, ``broken`` the cell with a broken drafter, if the target's speed without one is known.
+    ``other`` is another workload of the same model, ``broken`` the cell with a broken drafter, if the target's speed without one is known,
+    ``heavy`` the cell with prefill-heavy traffic.
     """
     minutes = days * DAY
     half, third = minutes // 2, minutes * 3 // 7
@@ -131,4 +152,6 @@ def traces(cell: Cell, other: Cell, broken: Cell | None, candidate_blocks: tuple
     if broken is not None:
         collapsing = [cell if minute < third else broken for minute in range(minutes)]
         found.append(Trace("collapse", [8.0] * minutes, collapsing, apart=True))
+    if heavy is not None:
+        found.append(Trace("prefill_heavy", [_day_curve(minute) for minute in range(minutes)], [heavy] * minutes, prefill=True))
     return found

@@ -144,9 +144,10 @@ def primary(metric: str, question: AnalysisRequest, traffic: Traffic, differs: s
     asked = levels(question, gate)
     outcome, biased, sure = _judge(found, asked, _elapsed_s(traffic))
     how = _passes_note(metric, traffic)
-    if metric == SPEED and question.promise is not None and question.promise.gain > 0:
+    if metric == SPEED and question.promise is not None and question.promise.asks:
         outcome, biased = _held_against(question.promise, found, asked, outcome, biased=biased)
-        how += f"; {percent(question.promise.gain)} was predicted, and {percent(question.promise.least)} is asked for"
+        predicted = "its gain was not known" if question.promise.exploratory else f"{percent(question.promise.gain)} was predicted"
+        how += f"; {predicted}, and {percent(question.promise.least)} is asked for"
     message = f"{values} ({percent(found.difference)}, {sure}); at most {asked.limit_percent:g} % less is allowed{how}"
     return PrimaryResult(verdict(outcome, message), contradicts=found.difference < -asked.margin, biased=biased)
 
@@ -176,13 +177,14 @@ def _held_against(promise: Prediction, found: EffectSize, asked: Levels, outcome
 
     It fails if it is surely not fast enough. It passes if it is surely no worse than the limit and its estimate is fast enough: certainty
     about a few percent takes longer than a load lasts. If replicas may differ by as much, the prediction is a second source, and an
-    estimate that agrees with it is enough. After the promotion the step times of all replicas are compared with the prediction.
+    estimate that agrees with it is enough. After the promotion the step times of all replicas are compared with the prediction. An
+    exploratory trial has no second source.
     """
     if found.difference + asked.above(found) < promise.least:
         return Outcome.FAILED, False
     if found.difference < promise.least:
         return (Outcome.INCONCLUSIVE if outcome is Outcome.SUCCESSFUL else outcome), biased
-    return (Outcome.SUCCESSFUL if biased else outcome), False
+    return (outcome, biased) if promise.exploratory else ((Outcome.SUCCESSFUL if biased else outcome), False)
 
 
 def collapse(question: AnalysisRequest, traffic: Traffic) -> MetricVerdict | None:

@@ -102,6 +102,9 @@ class Reason(StrEnum):
     LOAD_UNCERTAIN = "LoadUncertain"
     MODEL_MISMATCH = "ModelMismatch"
     GAIN_TOO_SMALL = "GainTooSmall"
+    GAIN_UNKNOWN = "GainUnknown"
+    EXPLORING = "Exploring"
+    NOT_FASTER = "NotFaster"
     DWELLING = "Dwelling"
     CHANGES_EXHAUSTED = "ChangesExhausted"
     DOWNTIME_NOT_ALLOWED = "DowntimeNotAllowed"
@@ -297,6 +300,18 @@ REASONS: Mapping[Reason, ReasonDoc] = {
         "with dflash_controller.cli.replay, as docs/how-to/explain-a-tuner-decision.md says.",
     ),
     Reason.GAIN_TOO_SMALL: ReasonDoc("A change would gain less than spec.tuning.minGainPercent, or less than the switching cost."),
+    Reason.GAIN_UNKNOWN: ReasonDoc(
+        "The gain of a block size is not known at this load and a trial on one replica would be worth its cost, but none is made now. The "
+        "message says why.",
+        "With spec.tuning.mode Auto the operator makes such trials itself; see docs/explanation/exploration.md.",
+    ),
+    Reason.EXPLORING: ReasonDoc(
+        "A block size is tried on one replica because its gain at this load is not known and knowing it is expected to be worth the trial."
+    ),
+    Reason.NOT_FASTER: ReasonDoc(
+        "A trial of the tuner has measured its block size, which is not as much faster as is asked for. Nothing is wrong, and what was "
+        "measured is kept."
+    ),
     Reason.DWELLING: ReasonDoc("The last change is younger than spec.tuning.minDwell, or the block size failed a trial recently."),
     Reason.CHANGES_EXHAUSTED: ReasonDoc("spec.tuning.maxChangesPerDay changes were made in the last 24 hours."),
     Reason.DOWNTIME_NOT_ALLOWED: ReasonDoc(

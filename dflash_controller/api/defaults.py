@@ -24,6 +24,7 @@ TERMINATION_GRACE_PERIOD_S = 600
 SERVICE_TYPE = "ClusterIP"
 HISTORY_LIMIT = 10
 TUNING_WINDOW_S = 300
+MAX_TRIALS_PER_WEEK = 1
 
 T = TypeVar("T")
 
@@ -45,6 +46,10 @@ class TuningPolicy:
     min_dwell_s: int
     max_changes_per_day: int
     allow_downtime: bool
+    exploration: bool = True
+    """Whether a block size may be tried because its gain is not known."""
+    max_trials_per_week: int = MAX_TRIALS_PER_WEEK
+    """Exploratory trials of one block size at one kind of load in seven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,8 @@ def effective_tuning(spec: Spec, trained_block_size: int) -> TuningPolicy:
         min_dwell_s=_seconds(tuning.min_dwell, 1800),
         max_changes_per_day=_or(tuning.max_changes_per_day, 4),
         allow_downtime=bool(tuning.allow_downtime),
+        exploration=_or(tuning.exploration.enabled, True),
+        max_trials_per_week=_or(tuning.exploration.max_trials_per_week, MAX_TRIALS_PER_WEEK),
     )
 
 

@@ -16,6 +16,23 @@ BlockSize = Annotated[int, Field(ge=1, le=MAX_BLOCK_SIZE)]
 """One known token and B - 1 drafts; 1 means that nothing is drafted."""
 
 
+class Exploration(Model):
+    """Trials of block sizes whose gain is not known."""
+
+    enabled: Annotated[bool | None, POLICY] = Field(
+        None,
+        description="With mode Auto, try a block size on one replica if its gain is not known and knowing it is expected to be worth more "
+        "than the trial. Never where one replica without surge serves. Default true.",
+    )
+    max_trials_per_week: Annotated[int | None, POLICY] = Field(
+        None,
+        ge=0,
+        le=100,
+        description="Most such trials of one block size at one kind of load (concurrency within a factor of 1.4) in seven days, and "
+        "never more than 2 trials in 24 hours. One that ends in a change counts for maxChangesPerDay. Default 1.",
+    )
+
+
 class Tuning(Model):
     """How the block size follows the load."""
 
@@ -45,6 +62,7 @@ class Tuning(Model):
         None,
         description="Let a change take the last serving replica down (replicas 1 without surge). Default false.",
     )
+    exploration: Exploration = Field(default_factory=Exploration, description="Trials of block sizes whose gain is not known.")
 
 
 class Probe(Model):

@@ -29,7 +29,7 @@ from dflash_controller.api.pod_types import (
     Toleration,
     TopologySpreadConstraint,
 )
-from dflash_controller.api.policy_types import BlockSize, Probe, Rollout, RolloutWindow, Tuning
+from dflash_controller.api.policy_types import BlockSize, Exploration, Probe, Rollout, RolloutWindow, Tuning
 from dflash_controller.api.schema import (
     LIVE,
     POLICY,
@@ -56,6 +56,7 @@ __all__ = [
     "Engine",
     "EnvVar",
     "EnvVarSource",
+    "Exploration",
     "HostPath",
     "HuggingFace",
     "Parallelism",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TextIO
 
-from dflash_controller.tuner.decision import TunerDecision
+from dflash_controller.tuner.decision import GAIN_ERROR, GAIN_MEASURED, TunerDecision
 from dflash_controller.tuner.policy import replay
 
 _LOGS = "kubectl -n dflash-system logs -l app.kubernetes.io/name=dflash-operator --tail=-1"
@@ -39,6 +39,11 @@ FIGURES = (
     "neededSeconds",
     "staySeconds",
     "modelErrorPercent",
+    "trialBlock",
+    "trialValueSeconds",
+    "trialCostSeconds",
+    "trialChance",
+    "lastingSeconds",
     "crossoverConcurrency",
 )
 """Of ``TunerDecision.numbers``, those that are printed; docs/how-to/explain-a-tuner-decision.md has their meanings and units."""
@@ -129,8 +134,9 @@ class Report:
         found = _compared(decision, again)
         self.wrong += bool(found)
         metric_values = ", ".join(f"{figure} {again.numbers[figure]}" for figure in FIGURES if figure in again.numbers)
+        gains = "; ".join(_gains(again.numbers))
         said = "; ".join(f"{field} was {before} and is now {now}" for field, (before, now) in found.items())
-        return _block(entry, head, message, metric_values, said or "the same again")
+        return _block(entry, head, message, metric_values, gains, said or "the same again")
 
     @property
     def total(self) -> int:
@@ -158,6 +164,15 @@ class Report:
             f"{self.severities.total()} lines of a log without a decision: it is a standby's (only the leader decides; read all pods: "
             f"{_LOGS}), or it does not reach back to a time at which a decision differed from the one before"
         )
+
+
+def _gains(numbers: Mapping[str, float | str]) -> Iterator[str]:
+    """What is believed of each other block size, by measurement or by inference, with one standard deviation."""
+    for name, error in numbers.items():
+        if name.startswith(GAIN_ERROR):
+            block = name.removeprefix(GAIN_ERROR)
+            how = "measured" if numbers.get(f"{GAIN_MEASURED}{block}") else "inferred"
+            yield f"block {block}: gain {float(numbers[f'gainPercent{block}']):+.1f} % ± {error} %, {how}"
 
 
 def _block(entry: Mapping[str, Any], head: str, *rest: str) -> str:

@@ -13,3 +13,10 @@ class Prediction:
     """The predicted gain."""
     least: float = 0.0
     """The minimum gain at which the change is worth its cost."""
+    exploratory: bool = False
+    """Whether the candidate is tried because its gain is not known. Nothing is predicted then, but ``least`` is asked for."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the candidate must reach ``least``."""
+        return self.exploratory or self.gain > 0

@@ -109,13 +109,10 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
         return (
             _suspended(state, None) if defaults.suspended(spec) else _carry_on(state, spec, policy, None, _ASKED_BY_USER, finished, aborted)
         )
-    state, wanted, tuners_reason = tuned(state, spec, policy, wanted)
+    state, wanted, tuner = tuned(state, spec, policy, wanted)
     if defaults.suspended(spec):
         return _suspended(state, wanted)
-    if tuners_reason is not None:
-        asker = Asker(Origin.TUNER, tuners_reason)
-    else:
-        asker = Asker(Origin.USER, PINNED) if state.pin is not None else _ASKED_BY_USER
+    asker = tuner or (Asker(Origin.USER, PINNED) if state.pin is not None else _ASKED_BY_USER)
     return _carry_on(state, spec, policy, wanted, asker, finished, aborted)
 
 

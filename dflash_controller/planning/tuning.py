@@ -8,31 +8,38 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import defaults
-from dflash_controller.api.conditions import Reason
+from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.api.defaults import RolloutPolicy, TuningPolicy
-from dflash_controller.api.speculation import Schedule, Speculation
+from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
+from dflash_controller.planning.actuators import ACTUATORS
 from dflash_controller.planning.revisions.capacity import by_block, effective
 from dflash_controller.planning.revisions.desired import PendingRevision, block_acted_upon, rolled_back
 from dflash_controller.planning.revisions.drafter_health import DrafterHealth, Fallback, judge, may_draft, remedy
-from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, TunerTrial
 from dflash_controller.planning.rollout.maintenance_window import opening
+from dflash_controller.planning.rollout.transitions import Asker
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.render.startup import startup_budget_s
 from dflash_controller.tuner.decision import Change, TunerDecision, TunerInputs
 from dflash_controller.tuner.policy import decide
 from dflash_controller.tuner.priors import prior_of
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 
 MISSED_EVALUATIONS = 3
 """Evaluations with too few measured pods after which the tuner reports Held. It changes nothing from the first one on."""
+SCHEDULE_LETTERS = 200
+"""Longest text about why no schedule is chosen."""
+_MEASURED = frozenset({Reason.NOT_FASTER, Reason.INCONCLUSIVE, Reason.REPLICA_BIAS})
+"""Why a trial ends that measured its block size, without a promotion."""
 _TRIED = frozenset({RevisionState.STABLE, RevisionState.FAILED})
 
 
 def tuned(
     state: ReconcileState, spec: Spec, policy: RolloutPolicy, wanted: Revision | PendingRevision
-) -> tuple[ReconcileState, Revision | PendingRevision, Reason | None]:
-    """Returns the state with the tuner's decision, the revision to run, and the tuner's reason if it differs from the spec's revision.
+) -> tuple[ReconcileState, Revision | PendingRevision, Asker | None]:
+    """Returns the state with the tuner's decision, the revision to run, and the tuner as its asker if it differs from the spec's revision.
 
     A change that the tuner began continues until it is promoted, fails, or a change of the user replaces it. Leaving mode Auto ends it.
     While the spec's revision is marked Failed, stable serves in its place and is tuned. The failure stays in the state, so it stays shown.
@@ -47,18 +54,26 @@ def tuned(
         state = replace(state, failed=wanted)
     undisturbed = state.pin is None and isinstance(wanted, Revision) and (wanted.hash == stable.hash or state.failed is not None)
     if undisturbed and own is not None and tuning.mode == "Auto":
-        message = f"{own.name} is on trial"
-        return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, Reason.TUNED
+        message = f"{own.name} is on trial{' because its gain is not known' if own.exploratory else ''}"
+        asker = Asker(Origin.TUNER, own.asked["reason"], own.tuners_trial)
+        return replace(state, decision=_decision(state, spec, policy, tuning, stable, message)), own, asker
     against = "" if undisturbed else "a change of the spec, or a pin, goes before"
     decision = _decision(state, spec, policy, tuning, stable, against)
     state = replace(state, decision=decision)
     fallback = _fallback(state, spec, policy, stable, tuning) if undisturbed else None
     if fallback is not None and (replacement := fallback.record or _draft(state, spec, stable, fallback.speculation)) is not None:
-        return state, replacement, Reason.DRAFTER_COLLAPSED
+        return state, replacement, Asker(Origin.TUNER, Reason.DRAFTER_COLLAPSED)
     if decision is None or decision.change_to is None or not undisturbed or decision.change_to == stable.speculation:
         return state, wanted, None
     draft = _draft(state, spec, stable, decision.change_to)
-    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, Reason.TUNED)
+    return (state, wanted, None) if draft is None or rolled_back(draft) else (state, draft, _asker(decision))
+
+
+def _asker(decision: TunerDecision) -> Asker:
+    exploratory = decision.reason is Reason.EXPLORING
+    load = float(decision.numbers.get("concurrency", 0.0))
+    trial = TunerTrial(max(0.1, load), exploratory) if load > 0 else None
+    return Asker(Origin.TUNER, Reason.EXPLORING if exploratory else Reason.TUNED, trial)
 
 
 def _draft(state: ReconcileState, spec: Spec, stable: Revision, speculation: Speculation) -> Revision | PendingRevision | None:
@@ -115,12 +130,14 @@ def _decision(
     if knowledge.learned is None:
         return None
     resolved, budget = stable.resolved, state.budget
+    price = knowledge.schedule_price or MEASURED_PRICE
+    no_schedule = shorten(ACTUATORS["Schedule"].unavailable(stable, tuning, knowledge.schedule_price), SCHEDULE_LETTERS)
     tuner_inputs = TunerInputs(
         now_s=state.context.now.timestamp(),
         policy=replace(tuning, block_sizes=_block_sizes(state, stable, tuning)),
         speculation=stable.speculation,
         trained_block=resolved.trained_block_size,
-        mixture=resolved.mixture_of_experts or resolved.hybrid,
+        mixture=resolved.mixture_of_experts,
         replicas=budget.replicas,
         serving=state.serving,
         measured=knowledge.measured,
@@ -131,7 +148,10 @@ def _decision(
         leaving=_leaving(state),
         metrics=_metrics(state),
         changes=tuple(changes(state.records)),
-        schedule=_can_schedule(stable, tuning),
+        schedule=not no_schedule,
+        no_schedule=no_schedule,
+        schedule_below_percent=price.below_percent,
+        schedule_largest_percent=price.largest_percent,
         max_concurrency=effective(stable, _shown_metrics(state, stable)) or resolved.max_concurrency,
         capacity=by_block(stable, _shown_metrics(state, stable), (1, *tuning.block_sizes), knowledge.recent),
     )
@@ -185,11 +205,14 @@ def changes(records: Iterable[Revision]) -> list[Change]:
     for record in records:
         asked = ""
         for entry in record.history:
+            trial = TunerTrial.of(entry)
             if entry["outcome"] == RevisionState.CANDIDATE:
                 asked = entry["origin"]
-            elif asked == Origin.TUNER and entry["outcome"] in _TRIED:
-                kept = entry["outcome"] == RevisionState.STABLE
-                found.append(Change(datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size, kept))
+            elif (asked == Origin.TUNER or trial is not None) and entry["outcome"] in _TRIED:
+                kept, refused = entry["outcome"] == RevisionState.STABLE, entry["reason"] in _MEASURED
+                at_s, block = datetime.fromisoformat(entry["at"]).timestamp(), record.speculation.max_block_size
+                load, exploratory = (trial.load, trial.exploratory) if trial is not None else (0.0, False)
+                found.append(Change(at_s, block, kept, load, refused, exploratory))
                 asked = ""
     return sorted(found, key=lambda change: change.at_s)
 
@@ -235,12 +258,3 @@ def _leaving(state: ReconcileState) -> str:
     snapshot = state.snapshot
     leaving = any(pod.terminating and pod.node not in snapshot.dead_nodes for pod in snapshot.pods)
     return "its node is drained, or it was evicted, deleted or scaled away" if leaving else ""
-
-
-def _can_schedule(stable: Revision, tuning: TuningPolicy) -> bool:
-    """Returns whether the engine can follow a table of block sizes by itself, according to its own rules."""
-    if tuning.actuator == "Restart":
-        return False
-    largest = stable.resolved.trained_block_size
-    table = Schedule(((1, stable.resolved.max_concurrency, largest - 1),))
-    return not ENGINES[stable.resolved.engine].problems(stable.resolved.launch_request(table))

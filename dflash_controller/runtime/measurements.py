@@ -59,9 +59,9 @@ class Measurements:
         tried, before, failure = self.collector.evidence(key, candidate.hash, stable.hash if stable else None)
         return {candidate.hash: tried} | ({stable.hash: before} if stable else {}), failure
 
-    def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
-        """Returns the load samples of the pods of ``stable`` (a hash) since the last call; none if tuning is Off."""
-        return self.collector.load_samples(key, stable)
+    def load_samples(self, key: Key, revision: str) -> list[LoadSample]:
+        """Returns the load samples of the pods of ``revision`` (a hash) since the last call; none if tuning is Off."""
+        return self.collector.load_samples(key, revision)
 
     def measured(self, key: Key, stable: str) -> int:
         """Returns the number of pods of ``stable`` (a hash) that were measured in the last round."""
@@ -94,6 +94,7 @@ class Measurements:
                     slots_per_request=slots[key, pod.revision],
                     ready_at_s=pod.ready_since.timestamp() if pod.ready_since else 0.0,
                     on_trial=self._stored[key].candidate is not None,
+                    candidate=found is self._stored[key].candidate,
                     tuned=key in tuned,
                 )
 

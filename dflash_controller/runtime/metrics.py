@@ -20,7 +20,7 @@ from dflash_controller.api.status import RolloutPhase
 from dflash_controller.cluster.kinds import OPTIONAL, Kind
 from dflash_controller.model.snapshot import Key
 from dflash_controller.planning.status.tuning import reported_decision
-from dflash_controller.tuner.decision import CROSSOVER, MEASURED, PREDICTED, TunerDecision
+from dflash_controller.tuner.decision import CROSSOVER, GAIN_ERROR, GAIN_MEASURED, MEASURED, PREDICTED, TunerDecision
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -301,6 +301,16 @@ class _Deployments(Collector):
             "Requests per replica at which the two fastest block sizes change places, as predicted; none where they do not.",
             labels=_OF,
         )
+        errors = GaugeMetricFamily(
+            "dflash_tuner_gain_error_percent",
+            "One standard deviation of the predicted gain over the active block size, by block size.",
+            labels=[*_OF, "block_size"],
+        )
+        known = GaugeMetricFamily(
+            "dflash_tuner_gain_measured",
+            "By block size: 1 if it ran at this kind of load; 0 if its gain is inferred from other loads or block sizes.",
+            labels=[*_OF, "block_size"],
+        )
         numbers = GaugeMetricFamily("dflash_tuner_input", "A number the last decision rests on.", labels=[*_OF, "name"])
         for key, decision in sorted(self.decisions.items()):
             of = [key.namespace, key.name]
@@ -314,8 +324,12 @@ class _Deployments(Collector):
                     speeds.add_metric([*of, name.removeprefix(PREDICTED)], value)
                 elif name.startswith(MEASURED):
                     measured.add_metric([*of, name.removeprefix(MEASURED)], value)
+                elif name.startswith(GAIN_ERROR):
+                    errors.add_metric([*of, name.removeprefix(GAIN_ERROR)], value)
+                elif name.startswith(GAIN_MEASURED):
+                    known.add_metric([*of, name.removeprefix(GAIN_MEASURED)], value)
                 elif name == CROSSOVER:
                     crossovers.add_metric(of, value)
                 else:
                     numbers.add_metric([*of, name], value)
-        yield from (states, recommended, speeds, measured, crossovers, numbers)
+        yield from (states, recommended, speeds, measured, errors, known, crossovers, numbers)

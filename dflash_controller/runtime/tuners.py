@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from dflash_controller.api.defaults import TUNING_WINDOW_S
 from dflash_controller.api.quantity import parse_duration
+from dflash_controller.api.speculation import Schedule
 from dflash_controller.engines.resolved import STEP_TIME_FIELDS, Resolved
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.snapshot import Key, Snapshot
@@ -26,12 +27,18 @@ from dflash_controller.planning.status.tuning import reported_decision
 from dflash_controller.runtime.pairs import Pairs
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
+from dflash_controller.tuner.machine import Machine
+from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import needed
 from dflash_controller.tuner.priors import prior_of
 from dflash_controller.tuner.schedule import true_step_s
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, PriceLearner, price_of
+from dflash_controller.tuner.step_times import StepTimes
 from dflash_controller.tuner.window import SLOT_S
 
 _log = logging.getLogger(__name__)
+_PRICE = "schedulePrice"
+"""Key of the stored knowledge that holds the price of a schedule."""
 
 LENT_S = 600.0
 """Minimum seconds between two times a deployment lends, and between two times it borrows once it has borrowed."""
@@ -40,7 +47,7 @@ LENT_S = 600.0
 class Measured(Protocol):
     """The part of the measurements that the tuners use."""
 
-    def load_samples(self, key: Key, stable: str) -> Iterable[LoadSample]: ...
+    def load_samples(self, key: Key, revision: str) -> Iterable[LoadSample]: ...
 
     def measured(self, key: Key, stable: str) -> int: ...
 
@@ -53,6 +60,7 @@ class _Case:
     """The name of the stable revision."""
     curve: tuple[object, ...]
     learner: Learner
+    machine: Machine
     stored_at_s: float
     """When the knowledge was last stored with a revision, or when this case began, in seconds since the epoch."""
     news: bool = False
@@ -64,6 +72,8 @@ class _Case:
     borrowed: int = 0
     """The version of the pair's knowledge that was borrowed."""
     recent: deque[LoadSample] = field(default_factory=deque)
+    fixed: tuple[StepPoint, ...] = ()
+    """What was learned before a schedule ran, with fixed block sizes. Its price is told by comparison with this."""
     short_since_s: float | None = None
     """Since when too few pods have been measured, in seconds since the epoch; None while there are enough."""
     reported: tuple[str, ...] = ()
@@ -83,6 +93,8 @@ class Tuners:
         self._now = now
         self._slot_s = slot_s
         self._cases: dict[Key, _Case] = {}
+        self._prices: dict[Machine, PriceLearner] = {}
+        """The price of a schedule on each kind of machine. All deployments with one share it."""
         self._pairs = Pairs()
 
     def knowledge(self, snapshot: Snapshot, stored: StoredRevisions) -> Knowledge:
@@ -91,13 +103,16 @@ class Tuners:
         if stable is None:
             return Knowledge()
         case = self._case(key, stable, stored.records, now.timestamp())
-        new = [
-            replace(load_sample, step_s=true_step_s(load_sample.step_s, load_sample.block, stable.speculation))
-            for load_sample in self._measured.load_samples(key, stable.hash)
-        ]
-        if new:
+        # What runs on the same curve teaches it too: a replica on trial, whatever becomes of it.
+        tried = stored.candidate if stored.candidate is not None and _curve(stored.candidate) == case.curve else None
+        if not any(record is not None and isinstance(record.speculation, Schedule) for record in (stable, tried)):
+            case.fixed = case.learner.learned(now.timestamp()).points
+        new = self._samples(key, case, stable)
+        on_trial = self._samples(key, case, tried) if tried is not None else []
+        if new or on_trial:
             case.learner.take(new, now.timestamp())
-            case.news = case.news or any(load_sample.served for load_sample in new)
+            case.learner.take(on_trial, now.timestamp(), on_trial=True)
+            case.news = case.news or any(load_sample.served for load_sample in (*new, *on_trial))
             case.recent.extend(new)
         self._share(key, case, stable.resolved, now.timestamp())
         while case.recent and case.recent[0].at_s < now.timestamp() - LOOK_BACK_S:
@@ -112,10 +127,22 @@ class Tuners:
             recent=tuple(case.recent),
             measured=measured,
             short_for_s=0.0 if case.short_since_s is None else now.timestamp() - case.short_since_s,
+            schedule_price=price_of(case.machine, self._prices),
             record=self._record(case, now.timestamp()),
             reported=case.reported,
             reported_since=case.reported_since,
         )
+
+    def _samples(self, key: Key, case: _Case, revision: Revision) -> list[LoadSample]:
+        """Returns the new load samples of a revision's pods, with the step times of fixed block sizes."""
+        load_samples = list(self._measured.load_samples(key, revision.hash))
+        if not isinstance(revision.speculation, Schedule):
+            return load_samples
+        if case.fixed:
+            steps = StepTimes(case.fixed, prior_of(revision.resolved).steps)
+            self._prices.setdefault(case.machine, PriceLearner()).take(load_samples, revision.speculation, case.fixed, steps)
+        price = price_of(case.machine, self._prices) or MEASURED_PRICE
+        return [replace(one, step_s=true_step_s(one.step_s, one.block, revision.speculation, price=price)) for one in load_samples]
 
     def decided(self, key: Key, decision: TunerDecision) -> None:
         """Records the decision of a plan that was carried out. Logs a decision that differs from the last, with all its inputs."""
@@ -143,14 +170,18 @@ class Tuners:
         if case is not None and case.stable == stable.name:
             return case
         if case is not None and case.curve == curve:
-            case.stable = stable.name
+            case.stable, case.machine = stable.name, _machine(stable)
             case.stored_at_s = 0.0  # stores the knowledge at once: after a change it is needed most
             case.recent.clear()
             return case
         kept_with, record = _kept(stable, records)
+        machine = _machine(stable)
         learner = Learner.from_json(record, prior_of(stable.resolved).steps, slot_s=self._slot_s)
-        case = _Case(stable.name, curve, learner, now_s, kept_with=kept_with)
+        case = _Case(stable.name, curve, learner, machine, now_s, kept_with=kept_with)
         self._cases[key] = case
+        price = PriceLearner.from_json(record.get(_PRICE) if isinstance(record, Mapping) else None)
+        if price.samples > (self._prices[machine].samples if machine in self._prices else 0):
+            self._prices[machine] = price
         return case
 
     def _share(self, key: Key, case: _Case, resolved: Resolved, now_s: float) -> None:
@@ -168,7 +199,9 @@ class Tuners:
         moves = case.kept_with not in (None, case.stable)
         if not moves and not (case.news and now_s - case.stored_at_s >= self._record_s):
             return None
-        return json.dumps(case.learner.to_json(), separators=(",", ":"), sort_keys=True)
+        price = self._prices.get(case.machine)
+        data = case.learner.to_json() | ({_PRICE: price.to_json()} if price is not None and price.samples else {})
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
 
 def _window_s(snapshot: Snapshot) -> int:
@@ -182,6 +215,11 @@ def _window_s(snapshot: Snapshot) -> int:
 
 def _curve(record: Revision) -> tuple[object, ...]:
     return tuple(getattr(record.resolved, name) for name in STEP_TIME_FIELDS)
+
+
+def _machine(record: Revision) -> Machine:
+    resolved = record.resolved
+    return Machine(resolved.engine, hybrid=resolved.hybrid, mixture=resolved.mixture_of_experts)
 
 
 def _kept(stable: Revision, records: Sequence[Revision]) -> tuple[str | None, Any]:

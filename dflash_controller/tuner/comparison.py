@@ -44,6 +44,8 @@ class Comparison:
     """Forecast of ``best`` against the active speculation; its block is the largest of ``best``."""
     gains: Mapping[int, float]
     """Logarithm of the speed ratio of every other block size to the active one."""
+    sigmas: Mapping[int, float]
+    """Standard deviations of ``gains``."""
     speeds: Mapping[int, float]
     """Predicted tokens per second of a replica by block size, the active one included."""
     concurrency: float
@@ -127,6 +129,7 @@ def compare(decision_inputs: DecisionInputs) -> Comparison | None:
         best,
         forecast,
         {other.block: other.log_gain for other in found.forecasts if other.block != current},
+        {other.block: other.log_sigma for other in found.forecasts if other.block != current},
         speeds,
         concurrency,
         acceptance.length(current).value,
@@ -192,16 +195,18 @@ def _scheduled(
         trained_block=inputs.trained_block,
         min_gain_percent=least,
         loads=_all_loads(decision_inputs),
+        price=inputs.schedule_price,
     )
     if best == inputs.speculation:
         return best, found.of(found.current)
-    now, then = (mean_log_speed(one, loads, acceptance, steps) for one in (inputs.speculation, best))
+    now, then = (mean_log_speed(one, loads, acceptance, steps, price=inputs.schedule_price) for one in (inputs.speculation, best))
     if then <= now:
         return inputs.speculation, found.of(found.current)
     # Loads at which both use the same block size add no uncertainty.
     other = [load.share for load in loads if _block(best, load) != _block(inputs.speculation, load)]
     sigma = max(forecast.log_sigma for forecast in found.forecasts) * sum(other) / sum(load.share for load in loads)
-    return best, Forecast(best.max_block_size, speed(best, loads, acceptance, steps), then - now, sigma)
+    tokens_per_s = speed(best, loads, acceptance, steps, price=inputs.schedule_price)
+    return best, Forecast(best.max_block_size, tokens_per_s, then - now, sigma)
 
 
 def _block(speculation: Speculation, load: ObservedLoad) -> int:

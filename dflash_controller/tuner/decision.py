@@ -9,11 +9,18 @@ from typing import Any
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.speculation import Speculation
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 
 PREDICTED = "tokensPerSecond"
 """Prefix in ``TunerDecision.numbers``: followed by a block size, its predicted speed."""
 MEASURED = "measuredTokensPerSecond"
 """Likewise the measured speed of a block size that served in the window."""
+GAIN_ERROR = "gainErrorPercent"
+"""Likewise one standard deviation of the gain (``gainPercentN``), in percent."""
+GAIN_MEASURED = "gainMeasured"
+"""Likewise 1 if the block size ran at this kind of load, 0 if its gain is inferred from other loads or block sizes."""
+TRIAL_BLOCK = "trialBlock"
+"""The block size whose trial is worth most; absent if every block size was measured at this kind of load."""
 CROSSOVER = "crossoverConcurrency"
 """Key in ``TunerDecision.numbers``: requests per replica at which the two fastest block sizes are equally fast; absent if none."""
 
@@ -28,6 +35,12 @@ class Change:
     """Largest block size of the new speculation; 1: off."""
     kept: bool
     """False if it was tried on one replica and rolled back."""
+    load: float = 0.0
+    """Requests per replica when it was decided; 0: not known."""
+    refused: bool = False
+    """Whether it was measured and found not fast enough, rather than failed. What was measured is in the curves."""
+    exploratory: bool = False
+    """Whether it was tried because its gain was not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class TunerInputs:
     """The active one."""
     trained_block: int
     mixture: bool
-    """Whether the target is a mixture of experts or a hybrid, whose step time follows the law less closely."""
+    """Whether the target is a mixture of experts, whose step time is no straight line in T: more tokens activate more experts."""
     replicas: int
     serving: int
     measured: int
@@ -60,11 +73,20 @@ class TunerInputs:
     changes: tuple[Change, ...] = ()
     """Oldest first."""
     schedule: bool = False
-    """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank) and the actuator allows it."""
+    """Whether the engine can follow a schedule by itself (vLLM 0.26 and later, one data-parallel rank), the actuator allows it, and its
+    price is known or the actuator is Schedule."""
+    no_schedule: str = ""
+    """Why none is chosen; empty if one may be."""
+    schedule_below_percent: float = MEASURED_PRICE.below_percent
+    schedule_largest_percent: float = MEASURED_PRICE.largest_percent
     max_concurrency: int = 64
     """Requests the engine serves concurrently: as it says itself, otherwise as asked."""
     capacity: tuple[tuple[int, float], ...] = ()
     """(block size, requests that the memory of a replica holds at it), where known by measurement at the active one."""
+
+    @property
+    def schedule_price(self) -> SchedulePrice:
+        return SchedulePrice(self.schedule_below_percent, self.schedule_largest_percent)
 
 
 @dataclass(frozen=True, slots=True)

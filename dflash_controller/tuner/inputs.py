@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from dflash_controller.api.defaults import TuningPolicy
@@ -32,7 +32,7 @@ class DecisionInputs:
                 "capacity": [list(entry) for entry in tuner_inputs.capacity],
                 "policy": {**asdict(tuner_inputs.policy), "block_sizes": list(tuner_inputs.policy.block_sizes)},
                 "speculation": tuner_inputs.speculation.to_json(),
-                "changes": [[change.at_s, change.block, change.kept] for change in tuner_inputs.changes],
+                "changes": [list(astuple(change)) for change in tuner_inputs.changes],
             },
             "learned": self.learned.to_json(),
             "prior": {

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
+from dflash_controller.api.conditions import Reason
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.tuner.acceptance import decay_between
 from dflash_controller.tuner.decision import TunerDecision
@@ -33,6 +34,12 @@ SETTLING_S = 1200.0
 ACCEPTANCE_S = 300.0
 SAME_TRAFFIC_S = 3600.0
 """Longest time between the lengths of two blocks that still count as the same traffic."""
+PAIRED_S = 540.0
+"""Minimum time between the first and the last load sample of a replica on trial to learn a decay from it."""
+PAIRED_STEPS = 2000.0
+"""Minimum verify steps of both blocks in that time: the ratio of their lengths is then known to about 1 %."""
+TRIAL_GAP_S = 600.0
+"""Load samples on trial that are farther apart belong to different trials."""
 CHECKED = 10
 """Number of load samples at a new block before its step time is compared with the prediction."""
 SIGMAS = 2.0
@@ -43,6 +50,16 @@ GAIN = "gainPercent"
 
 _Settled = tuple[int, float, float, float]
 """Block size, since when and until when it served, and its smoothed acceptance length."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """The trial that load samples are taken from."""
+
+    block: int
+    since_s: float
+    at_s: float
+    counted: bool = False
 
 
 class Learner:
@@ -63,14 +80,20 @@ class Learner:
         self._borrowed_decays: tuple[float, ...] = ()
         self._settled: _Settled | None = None
         self._left: _Settled | None = None
+        self._trial: _Trial | None = None
         self._ledger = RegretLedger()
         self._misses: deque[tuple[float, int]] = deque(maxlen=KEPT_MISSES)
         self._model_error = 0.0
         self._before: tuple[int, StepTimes] | None = None
         self._log_errors: list[tuple[float, float]] = []
 
-    def take(self, load_samples: Iterable[LoadSample], now_s: float) -> None:
-        """Takes load samples of any pods, each once. Ignores those from the future or with impossible values."""
+    def take(self, load_samples: Iterable[LoadSample], now_s: float, *, on_trial: bool = False) -> None:
+        """Takes load samples of any pods, each once. Ignores those from the future or with impossible values.
+
+        Those of a replica ``on_trial`` are not compared with the prediction: the trial is judged, and a change that was not made missed
+        nothing. Beside the others they show a decay, because both get the same traffic at the same time.
+        """
+        load_samples = tuple(load_samples)
         for load_sample in load_samples:
             if (
                 load_sample.at_s > now_s + 1
@@ -90,10 +113,28 @@ class Learner:
                 self._before, self._log_errors = None, []
             if not load_sample.excluded and load.concurrency > 0 and load_sample.step_s > 0:
                 decoding = replace(load_sample, step_s=load_sample.decode_step_s, prefill_share=0.0)
-                self._check(decoding)
+                if not on_trial:
+                    self._check(decoding)
                 self._pools.add(decoding.at_s, decoding.block, decoding.concurrency, decoding.step_s)
                 self._speeds.add(load_sample)
+        if on_trial and any(load_sample.block > OFF for load_sample in load_samples):
+            self._pair(load_samples[-1].block, now_s)
         self._accept(now_s)
+
+    def _pair(self, block: int, now_s: float) -> None:
+        """Learns one decay from each trial, once both blocks have served for long enough."""
+        trial = self._trial
+        if trial is None or trial.block != block or now_s - trial.at_s > TRIAL_GAP_S:
+            trial = self._trial = _Trial(block, now_s, now_s)
+        trial.at_s = now_s
+        if trial.counted or now_s - trial.since_s < PAIRED_S:
+            return
+        seen = [found for found in self._window.over(now_s, PAIRED_S).acceptance if found.steps >= PAIRED_STEPS]
+        tried = next((found for found in seen if found.block == block), None)
+        other = max((found for found in seen if found.block != block), key=lambda found: found.steps, default=None)
+        if tried is not None and other is not None:
+            self._decays.append(round(decay_between(other.length, other.block, tried.length, tried.block), 5))
+            trial.counted = True
 
     def note(self, decision: TunerDecision, now_s: float) -> None:
         """Records the decision of this evaluation; call it once after each ``policy.decide``. Decisions without comparison do not count."""
@@ -106,7 +147,7 @@ class Learner:
         log_gains = {candidate_block: math.log1p(max(-99.0, percent) / 100) for candidate_block, percent in gains.items()}
         self._ledger.note(now_s, block, log_gains, float(numbers["costSeconds"]), changing_to)
         if changing_to is not None:
-            points = self._pools.points()
+            points = self._pools.points() if decision.reason is not Reason.EXPLORING else ()  # An exploratory trial promises nothing.
             self._before = (changing_to, StepTimes(points, self._prior, self._limits)) if points else None
             self._log_errors = []
 

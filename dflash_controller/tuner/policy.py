@@ -1,12 +1,14 @@
 """Whether the block size is changed now, to what, and why not.
 
 The gates run in a fixed order, and each has a reason of its own: first whatever blocks a decision, then whether another block size is
-faster, then whether it gains more than the change costs, then whether a change is allowed now. The decision is a pure function of its
+faster, then whether it gains more than the change costs, then whether a change is allowed now. Where nothing is changed, a block size
+whose gain is not known may still be worth a trial (``exploration``). The decision is a pure function of its
 inputs, which it carries with it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,10 +17,13 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.api.speculation import Off, Schedule, Speculation
 from dflash_controller.tuner.comparison import LEAST_LOAD_SAMPLES, Comparison, compare
-from dflash_controller.tuner.decision import CROSSOVER, MEASURED, Change, TunerDecision, TunerInputs
+from dflash_controller.tuner.decision import CROSSOVER, GAIN_ERROR, GAIN_MEASURED, MEASURED, Change, TunerDecision, TunerInputs
+from dflash_controller.tuner.exploration import MOST_PER_DAY, TrialValue, possible_trials, trials_of_the_day, trials_of_the_week
 from dflash_controller.tuner.inputs import DecisionInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.load_kind import is_measured, same_kind
 from dflash_controller.tuner.priors import Prior, Priors
+from dflash_controller.tuner.recommend import LEAST_CONFIDENCE
 from dflash_controller.tuner.regret import DAY_S
 from dflash_controller.tuner.step_times import Limits
 
@@ -28,8 +33,6 @@ SINGLE_LOAD_PERCENT = 15.0
 """Minimum gain while only one load was seen. The rest of the curve is then the prior's shape, with 10 % uncertainty per doubling."""
 SINGLE_LOAD_REGRET = 4.0
 """A smaller gain still justifies a trial on one replica if the load lasts: once the regret is this many times what is usually needed."""
-LEAST_CONFIDENCE = 0.65
-"""Minimum probability that the other block size is faster."""
 BACK_OFF_S = DAY_S
 """Back-off after a block size was tried and rolled back; doubles with each failure in a row."""
 MOST_MISSES = 2
@@ -72,8 +75,12 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     allowed_s = _allowed_at(inputs)
     current = inputs.speculation.max_block_size
     numbers = comparison.numbers(current)
+    numbers["schedule"] = inputs.no_schedule or ("may be chosen" if inputs.schedule else "is not chosen")
     numbers["modelErrorPercent"] = round(100 * learned.model_error, 1)
     numbers.update({f"{MEASURED}{block}": measured for block, measured in learned.speeds})
+    for block, sigma in comparison.sigmas.items():
+        numbers[f"{GAIN_ERROR}{block}"] = round(100 * sigma, 1)
+        numbers[f"{GAIN_MEASURED}{block}"] = float(is_measured(learned.points, block, comparison.concurrency))
     if comparison.crossover is not None:
         numbers[CROSSOVER] = comparison.crossover
     state = "Tuning" if inputs.policy.mode == "Auto" else "Advising"
@@ -86,11 +93,20 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
     if learned.misses >= MOST_MISSES:
         back, message = _model_mismatch(inputs, learned, allowed_s)
         return answer(Reason.MODEL_MISMATCH, message, "Held", back)
+    trial, hindrance = _best_trial(inputs, learned, comparison, allowed_s)
+    if trial is not None:
+        numbers.update(trial.numbers())
     if recommendation == inputs.speculation:
-        return answer(Reason.TUNED, f"{_name(inputs.speculation)} is the fastest {_at(comparison)}")
-    small = _too_small(inputs, comparison)
-    if small:
-        return answer(Reason.GAIN_TOO_SMALL, small)
+        unchanged = Reason.TUNED, f"{_name(inputs.speculation)} is the fastest {_at(comparison)}"
+    else:
+        unchanged = Reason.GAIN_TOO_SMALL, _too_small(inputs, comparison)
+    if unchanged[1]:
+        if trial is None or not trial.worthwhile:
+            return answer(*unchanged)
+        text = _trial_text(comparison, trial)
+        if hindrance:
+            return answer(Reason.GAIN_UNKNOWN, f"{unchanged[1]}. {text}. None is made: {hindrance}")
+        return answer(Reason.EXPLORING, text, change_to=speculation_of(trial.block))
     refusal = _not_allowed(inputs, comparison, allowed_s)
     if refusal is not None:
         return answer(*refusal)
@@ -188,11 +204,41 @@ def _not_allowed(inputs: TunerInputs, comparison: Comparison, allowed_s: float |
             f"{gain}, but a change would take the only replica down for about {inputs.restart_s:.0f} s, "
             "and spec.tuning.allowDowntime is false"
         )
-    until_s = _backs_off_until(inputs.changes, comparison.best.max_block_size)
+    until_s = _backs_off_until(inputs.changes, comparison.best.max_block_size, comparison.concurrency)
     if inputs.now_s < until_s:
         wait = (until_s - inputs.now_s) / 3600
         return Reason.DWELLING, f"{gain}, but it was tried and rolled back; the next attempt is possible in {wait:.1f} hours"
     return None
+
+
+def _best_trial(inputs: TunerInputs, learned: Learned, comparison: Comparison, allowed_s: float | None) -> tuple[TrialValue | None, str]:
+    """Returns the worthwhile trial that is worth most of those that may be made, and ''; else the best one, and why it is not made."""
+    found = [(trial, _no_trial(inputs, comparison, trial, allowed_s)) for trial in possible_trials(inputs, learned, comparison)]
+    free = next(((trial, hindrance) for trial, hindrance in found if trial.worthwhile and not hindrance), None)
+    return free or (found[0] if found else (None, ""))
+
+
+def _no_trial(inputs: TunerInputs, comparison: Comparison, trial: TrialValue, allowed_s: float | None) -> str:
+    """Returns why no exploratory trial is made now although it would be worthwhile; empty if one may be made."""
+    policy = inputs.policy
+    if policy.mode != "Auto":
+        return f"spec.tuning.mode is {policy.mode}"
+    if not policy.exploration:
+        return "spec.tuning.exploration.enabled is false"
+    if inputs.replicas == 1 and not inputs.surge:
+        return "the only replica would be on trial; add a replica, or surge"
+    made = trials_of_the_week(inputs.changes, inputs.now_s, trial.block, comparison.concurrency)
+    if len(made) >= policy.max_trials_per_week:
+        most = policy.max_trials_per_week
+        return f"{len(made)} were made at such load in seven days, and spec.tuning.exploration.maxTrialsPerWeek is {most}"
+    if len(trials_of_the_day(inputs.changes, inputs.now_s)) >= MOST_PER_DAY:
+        return f"{MOST_PER_DAY} were made in the last 24 hours"
+    if allowed_s is not None:
+        return "spec.tuning.minDwell and maxChangesPerDay allow no change now"
+    until_s = _backs_off_until(inputs.changes, trial.block, comparison.concurrency)
+    if inputs.now_s < until_s:
+        return f"its last trial failed; the next attempt is possible in {(until_s - inputs.now_s) / 3600:.1f} hours"
+    return ""
 
 
 def _takes_all_down(inputs: TunerInputs) -> bool:
@@ -200,7 +246,9 @@ def _takes_all_down(inputs: TunerInputs) -> bool:
 
 
 def _of_the_day(inputs: TunerInputs) -> list[Change]:
-    return [change for change in inputs.changes if inputs.now_s - change.at_s < DAY_S]
+    """Returns the changes that count for maxChangesPerDay. An exploratory trial that was refused has limits of its own."""
+    today = (change for change in inputs.changes if inputs.now_s - change.at_s < DAY_S)
+    return [change for change in today if not (change.exploratory and change.refused)]
 
 
 def _allowed_at(inputs: TunerInputs) -> float | None:
@@ -218,11 +266,17 @@ def _allowed_at(inputs: TunerInputs) -> float | None:
     return latest if latest > inputs.now_s else None
 
 
-def _backs_off_until(changes: tuple[Change, ...], block: int) -> float:
+def _backs_off_until(changes: tuple[Change, ...], block: int, concurrency: float) -> float:
+    """Returns when a block size may be tried again after failed trials of it.
+
+    One that was measured and not fast enough says nothing against other loads: the measurement is in the curves, which predict them anew.
+    An exploratory trial promised nothing, so that it cannot disappoint.
+    """
     failures = 0
     last_s = -BACK_OFF_S
     for change in changes:
-        if change.block == block:
+        elsewhere = change.load > 0 and not same_kind(change.load, concurrency)
+        if change.block == block and not (change.refused and (change.exploratory or elsewhere)):
             failures, last_s = (0, last_s) if change.kept else (failures + 1, change.at_s)
     return last_s + BACK_OFF_S * 2 ** (failures - 1) if failures else -BACK_OFF_S
 
@@ -244,6 +298,16 @@ def _at(comparison: Comparison) -> str:
 def _gain_text(comparison: Comparison) -> str:
     forecast = comparison.forecast
     return f"{_name(comparison.best)} is expected to give {forecast.gain_percent:.1f} % more tokens per second {_at(comparison)}"
+
+
+def _trial_text(comparison: Comparison, trial: TrialValue) -> str:
+    """Describes what is not known, and what a trial of it is expected to bring and to cost."""
+    gain, sigma = 100 * math.expm1(comparison.gains[trial.block]), 100 * comparison.sigmas[trial.block]
+    return (
+        f"The gain of {_name(speculation_of(trial.block))} is not known {_at(comparison)}: {gain:+.1f} % is inferred, with an error of "
+        f"{sigma:.0f} %. A trial on one replica would cost {trial.cost_s:.0f} s of full speed and is expected to gain "
+        f"{trial.value_s:.0f} s over the {trial.lasting_s / 3600:.1f} hours that such load is expected to last"
+    )
 
 
 def _cost_text(comparison: Comparison) -> str:

@@ -11,6 +11,7 @@ from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior, Priors
 from dflash_controller.tuner.schedule import mean_log_speed
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.step_times import Limits
 
 KEPT_SHARE = 0.5
@@ -24,13 +25,18 @@ def predict(
     *,
     mixture: bool,
     min_gain_percent: float,
+    exploratory: bool = False,
+    price: SchedulePrice = MEASURED_PRICE,
     prior: Prior | None = None,
 ) -> Prediction:
     """Returns the predicted gain of changing from ``now``, the active speculation that served what was ``learned``, to ``then``.
 
     ``prior`` must be that of the decision, and defaults to the project's for an unknown engine. The prediction is 0 if there is no data, or
-    if the load has moved so that ``now`` is faster.
+    if the load has moved so that ``now`` is faster. An exploratory trial predicts nothing: what was inferred has too large an error to
+    judge a candidate by, and what was learned meanwhile comes from the candidate itself.
     """
+    if exploratory:
+        return Prediction(0.0, math.log1p(min_gain_percent / 100), exploratory=True)
     loads = (learned.loads or learned.usual) if learned is not None else ()
     if learned is None or not learned.points or not loads:
         return Prediction()
@@ -42,6 +48,6 @@ def predict(
     if acceptance is None:
         return Prediction()
     steps = fitted_steps(learned.points, prior.steps, Limits(), mixture)
-    before, after = (mean_log_speed(one, loads, acceptance, steps) for one in (now, then))
+    before, after = (mean_log_speed(one, loads, acceptance, steps, price=price) for one in (now, then))
     gain = max(0.0, after - before)
     return Prediction(gain, min(KEPT_SHARE * gain, math.log1p(min_gain_percent / 100)))

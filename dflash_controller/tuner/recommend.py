@@ -13,6 +13,9 @@ from statistics import NormalDist
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.step_times import StepTimes
 
+LEAST_CONFIDENCE = 0.65
+"""Minimum probability that another block size is faster for a change to it."""
+
 _NORMAL = NormalDist()
 
 

@@ -1,7 +1,8 @@
 """Finds the table of block sizes that an engine follows by itself as its load changes, and predicts the speed of any speculation.
 
 vLLM looks up the number of drafts by the requests in a step. The best block need not be monotone in concurrency, so a table has every range
-that gains enough. A table has overhead: see ``COST_PERCENT``. The speed of one replica at concurrency c with block B is c · τ(B) ÷ s(B, c).
+that gains enough. A table makes steps longer: see ``schedule_price``. The speed of one replica at concurrency c with block B is
+c · τ(B) ÷ s(B, c).
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ from dataclasses import dataclass
 from dflash_controller.api.speculation import Fixed, Off, Schedule, Speculation
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.recommend import ObservedLoad
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.step_times import OFF, StepTimes
-
-COST_PERCENT = 4.5
-"""How much longer a step below the largest block of a table is than with a fixed block of that size, because the draft pass still computes
-the full block. Measured with vLLM 0.26 on an H100 (dense 8B): 3.4 % fewer tokens per second at 32 requests, 6.1 % at 64. Ranges without
-drafts, where the drafter still writes its cache, were not measured and get the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ def best_schedule(
     trained_block: int | None,
     min_gain_percent: float,
     loads: Sequence[ObservedLoad] = (),
-    cost_percent: float = COST_PERCENT,
+    price: SchedulePrice = MEASURED_PRICE,
 ) -> Speculation:
     """Returns the fastest table, whose ranges cover 1 to ``up_to``, or a single block size (or speculation off) that is at least as fast.
 
@@ -56,22 +53,21 @@ def best_schedule(
     )
     if not choices or up_to < 1:
         raise ValueError(f"no block size is legal up to a block of {trained_block} and a concurrency of {up_to}")
-    cost = math.log1p(cost_percent / 100)
     least = math.log1p(min_gain_percent / 100)
     alone = {
         candidate_block: [_log_speed(candidate_block, c, acceptance, steps) for c in range(1, up_to + 1)] for candidate_block in choices
     }
     plans = [[_Run(1, up_to, candidate_block)] for candidate_block in choices]
     for largest in choices:
-        shared = _under_table(alone, largest, cost)
+        shared = _under_table(alone, largest, price)
         runs = _merged(_fastest(shared, up_to), shared, least)
         if len(runs) > 1 and largest in {run.block for run in runs}:
             plans.append(runs)
 
     def score(plan: list[_Run]) -> float:
         if loads:
-            return mean_log_speed(_speculation(plan), loads, acceptance, steps, cost_percent=cost_percent)
-        shared = _under_table(alone, max(run.block for run in plan), cost)
+            return mean_log_speed(_speculation(plan), loads, acceptance, steps, price=price)
+        shared = _under_table(alone, max(run.block for run in plan), price) if len(plan) > 1 else alone
         return sum(_sum(shared[run.block], run) for run in plan)
 
     return _speculation(max(plans, key=score))
@@ -83,7 +79,7 @@ def speed(
     acceptance: Acceptance,
     steps: StepTimes,
     *,
-    cost_percent: float = COST_PERCENT,
+    price: SchedulePrice = MEASURED_PRICE,
 ) -> float:
     """Returns the tokens per second of one replica, the mean over the loads by their shares. Raises ValueError if no load has a share.
 
@@ -92,7 +88,7 @@ def speed(
     weight = sum(load.share for load in loads)
     if not weight > 0:
         raise ValueError("there is no load")
-    return sum(load.share * _speed(speculation, load.concurrency, acceptance, steps, cost_percent) for load in loads) / weight
+    return sum(load.share * _speed(speculation, load.concurrency, acceptance, steps, price) for load in loads) / weight
 
 
 def mean_log_speed(
@@ -101,7 +97,7 @@ def mean_log_speed(
     acceptance: Acceptance,
     steps: StepTimes,
     *,
-    cost_percent: float = COST_PERCENT,
+    price: SchedulePrice = MEASURED_PRICE,
 ) -> float:
     """Returns the mean logarithm of the speed over the loads by their shares. Raises ValueError if no load has a share.
 
@@ -110,7 +106,7 @@ def mean_log_speed(
     weight = sum(load.share for load in loads)
     if not weight > 0:
         raise ValueError("there is no load")
-    logs = (load.share * math.log(_speed(speculation, load.concurrency, acceptance, steps, cost_percent)) for load in loads)
+    logs = (load.share * math.log(_speed(speculation, load.concurrency, acceptance, steps, price)) for load in loads)
     return sum(logs) / weight
 
 
@@ -122,20 +118,19 @@ def block_at(speculation: Speculation, requests: int) -> int:
     return drafts[-1] + 1
 
 
-def true_step_s(seconds: float, block: int, speculation: Speculation, *, cost_percent: float = COST_PERCENT) -> float:
+def true_step_s(seconds: float, block: int, speculation: Speculation, *, price: SchedulePrice = MEASURED_PRICE) -> float:
     """Returns the step time of a fixed block of that size from one measured under ``speculation``, so that one curve fits all data."""
-    return seconds / _table_factor(speculation, block, cost_percent)
+    return seconds / _table_factor(speculation, block, price)
 
 
-def _table_factor(speculation: Speculation, block: int, cost_percent: float) -> float:
-    below = isinstance(speculation, Schedule) and block < speculation.max_block_size
-    return 1 + cost_percent / 100 if below else 1.0
+def _table_factor(speculation: Speculation, block: int, price: SchedulePrice) -> float:
+    return price.factor(block, speculation) if isinstance(speculation, Schedule) else 1.0
 
 
-def _speed(speculation: Speculation, concurrency: float, acceptance: Acceptance, steps: StepTimes, cost_percent: float) -> float:
+def _speed(speculation: Speculation, concurrency: float, acceptance: Acceptance, steps: StepTimes, price: SchedulePrice) -> float:
     def with_block_of(requests: int) -> float:
         block = block_at(speculation, requests)
-        return math.exp(_log_speed(block, concurrency, acceptance, steps)) / _table_factor(speculation, block, cost_percent)
+        return math.exp(_log_speed(block, concurrency, acceptance, steps)) / _table_factor(speculation, block, price)
 
     fewer = math.floor(concurrency)
     more = concurrency - fewer
@@ -148,10 +143,11 @@ def _log_speed(block: int, concurrency: float, acceptance: Acceptance, steps: St
     return math.log(concurrency * acceptance.length(block).value / steps.seconds(block, concurrency))
 
 
-def _under_table(alone: dict[int, list[float]], largest: int, cost: float) -> dict[int, list[float]]:
+def _under_table(alone: dict[int, list[float]], largest: int, price: SchedulePrice) -> dict[int, list[float]]:
     """Returns the log speeds of the block sizes that a table with that largest block can use."""
+    table = Schedule(((1, 1, largest - 1),))
     return {
-        candidate_block: logs if candidate_block == largest else [log - cost for log in logs]
+        candidate_block: [log - math.log(price.factor(candidate_block, table)) for log in logs]
         for candidate_block, logs in alone.items()
         if candidate_block <= largest
     }

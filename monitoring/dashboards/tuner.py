@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from dflash_controller.tuner.policy import LEAST_CONFIDENCE
+from dflash_controller.tuner.recommend import LEAST_CONFIDENCE
 from monitoring.dashboards import samples
 from monitoring.dashboards.build import BY, KEYS, NAME, REVISION_KEYS, Rows, dashboard, deployments, of, of_stable, runbook, variables
 from monitoring.dashboards.panels import Column, Query, bars, lines, one, rows, states

@@ -22,29 +22,29 @@ class LoadSampleStore:
 
     def __init__(self) -> None:
         self._followers: dict[str, Follower] = {}
-        self._kept: dict[Key, tuple[str, deque[LoadSample]]] = {}
+        self._kept: dict[Key, dict[str, deque[LoadSample]]] = {}
 
     def take(self, targets: Collection[Target], spans: Mapping[str, Sequence[Span]], stable: Callable[[Key], str | None]) -> None:
-        """Take a round's spans by pod uid, oldest first. ``stable``: a deployment's revision in force, whose load samples alone are
-        kept."""
+        """Take a round's spans by pod uid, oldest first. ``stable``: a deployment's revision in force. Its load samples and those of the
+        candidate are kept."""
         present = {target.uid for target in targets}
+        tried = {(target.key, target.revision) for target in targets if target.candidate}
         for gone in self._followers.keys() - present:
             del self._followers[gone]
         for target in targets:
             told = spans.get(target.uid, ())
-            if not told or stable(target.key) != target.revision:
+            if not told or (stable(target.key) != target.revision and not target.candidate):
                 continue
             made = self._follow(target, [one for one in told if one.end_s - one.window.seconds >= target.ready_at_s + WARM_UP_S])
-            revision, kept = self._kept.get(target.key, (target.revision, deque[LoadSample](maxlen=_KEPT)))
-            if revision != target.revision:
-                kept.clear()
-            kept.extend(made)
-            self._kept[target.key] = target.revision, kept
+            kept = self._kept.setdefault(target.key, {})
+            kept.setdefault(target.revision, deque(maxlen=_KEPT)).extend(made)
+            for old in [known for known in kept if known != stable(target.key) and (target.key, known) not in tried]:
+                del kept[old]
 
     def drain(self, key: Key, revision: str) -> list[LoadSample]:
-        """What was not told yet of that revision, by time. What is there of another one is dropped."""
-        of, kept = self._kept.pop(key, ("", deque[LoadSample]()))
-        return sorted(kept, key=lambda load_sample: load_sample.at_s) if of == revision else []
+        """What was not told yet of that revision, by time."""
+        kept = self._kept.get(key, {}).pop(revision, ())
+        return sorted(kept, key=lambda load_sample: load_sample.at_s)
 
     def forget(self, gone: Callable[[Key], bool]) -> None:
         """Drop what is kept of deployments that are gone."""

@@ -32,6 +32,8 @@ class Target:
     """When the pod last became Ready, seconds since the epoch."""
     on_trial: bool = False
     """Its deployment has a candidate that is being judged: readings are kept (and asked of Prometheus)."""
+    candidate: bool = False
+    """It is that candidate's: the tuner learns from it too."""
     tuned: bool = False
     """Its deployment's tuning is not Off: short windows are told as spans."""
     slots_per_request: int = 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -56,6 +57,25 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TunerTrial:
+    """What the history keeps of a trial that the tuner asked for."""
+
+    load: float
+    """Requests per replica at which it was decided."""
+    exploratory: bool
+    """Whether its gain was not known."""
+
+    @staticmethod
+    def of(entry: Mapping[str, str]) -> TunerTrial | None:
+        """Returns the trial in a history entry; None if the entry has none, or one that cannot be read."""
+        try:
+            load = float(entry["load"])
+        except (KeyError, ValueError):
+            return None
+        return TunerTrial(load, entry.get("exploratory") == "true") if math.isfinite(load) and load >= 0.1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Revision:
     """One stored revision. ``hash`` is the part of its name after the deployment's name."""
 
@@ -89,6 +109,17 @@ class Revision:
     def origin(self) -> str | None:
         """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
+
+    @property
+    def tuners_trial(self) -> TunerTrial | None:
+        """Returns the trial for which the tuner last made this revision a candidate; None if it did not."""
+        return TunerTrial.of(self.asked) if self.origin == Origin.TUNER else None
+
+    @property
+    def exploratory(self) -> bool:
+        """Returns whether the tuner last made this revision a candidate because its gain was not known."""
+        trial = self.tuners_trial
+        return trial is not None and trial.exploratory
 
     @property
     def trial_lost(self) -> bool:
@@ -217,15 +248,20 @@ def manifest(
     }
 
 
-def state_annotations(record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str) -> dict[str, str]:
+def state_annotations(
+    record: Revision, state: RevisionState, now: datetime, origin: Origin, reason: str, trial: TunerTrial | None = None
+) -> dict[str, str]:
     """Returns the annotations that set a revision's state and add the change to its history."""
-    entry = history_entry(now, origin, state, reason)
+    entry = history_entry(now, origin, state, reason, trial)
     return {names.ANNOTATION_STATE: state.value, names.ANNOTATION_HISTORY: _history_json([*record.history, entry])}
 
 
-def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str) -> dict[str, str]:
+def history_entry(now: datetime, origin: Origin, outcome: RevisionState, reason: str, trial: TunerTrial | None = None) -> dict[str, str]:
     """Returns one entry of a revision's history."""
-    return {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
+    entry = {"at": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "origin": origin.value, "outcome": outcome.value, "reason": reason}
+    if trial is not None:
+        entry |= {"load": f"{trial.load:.1f}"} | ({"exploratory": "true"} if trial.exploratory else {})
+    return entry
 
 
 def workload_annotation(content: Mapping[str, Any]) -> str:
@@ -259,7 +295,20 @@ def live_workload(workload: Object) -> dict[str, Any]:
 
 
 def _history_json(entries: Sequence[Mapping[str, str]]) -> str:
-    kept = list(entries)[-HISTORY_ENTRIES:]
-    while len(text := json.dumps(kept, separators=(",", ":"))) > HISTORY_BYTES:
-        kept = kept[1:]
+    """Returns the newest entries as JSON. The outcome of an exploratory trial is kept for as long as it counts against another one."""
+    kept = list(entries)
+    while len(text := json.dumps(kept, separators=(",", ":"))) > HISTORY_BYTES or len(kept) > HISTORY_ENTRIES:
+        newest = kept[-1]["at"]
+        del kept[next((place for place, entry in enumerate(kept) if not _counts(entry, newest)), 0)]
     return text
+
+
+def _counts(entry: Mapping[str, str], newest: str) -> bool:
+    """Returns whether an entry is the outcome of an exploratory trial in the week before ``newest``."""
+    trial = TunerTrial.of(entry)
+    if trial is None or not trial.exploratory or entry["outcome"] == RevisionState.CANDIDATE:
+        return False
+    try:
+        return datetime.fromisoformat(newest) - datetime.fromisoformat(entry["at"]) < timedelta(days=7)
+    except (TypeError, ValueError):
+        return False

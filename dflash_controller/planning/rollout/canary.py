@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dflash_controller.analysis.judge import judge
-from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement
+from dflash_controller.analysis.verdict import AnalysisDecision, AnalysisRequest, Judgement, Outcome
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy, effective_tuning
+from dflash_controller.api.gates import LATENCY, SPEED, TTFT
 from dflash_controller.api.types import Spec
 from dflash_controller.model.counters import Evidence
 from dflash_controller.planning.revisions import operations
@@ -41,6 +42,7 @@ from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Tro
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.priors import prior_of
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,10 @@ class CanaryCase:
             context.tuning.learned,
             stable.speculation,
             self.candidate.speculation,
-            mixture=resolved.mixture_of_experts or resolved.hybrid,
+            mixture=resolved.mixture_of_experts,
             min_gain_percent=effective_tuning(self.spec, resolved.trained_block_size).min_gain_percent,
+            exploratory=self.candidate.exploratory,
+            price=context.tuning.schedule_price or MEASURED_PRICE,
             prior=prior_of(resolved),
         )
         return replace(asked, promise=promised)
@@ -152,7 +156,8 @@ def _stops_the_last_unasked(case: CanaryCase) -> bool:
     """Returns whether a candidate of the tuner would take the place of the only replica. Replicas may have gone since it was made."""
     if not case.by_tuner or case.begun or case.concurrent or case.state.budget.replicas == 0:
         return False
-    return not effective_tuning(case.spec, case.stable.resolved.trained_block_size).allow_downtime
+    allowed = effective_tuning(case.spec, case.stable.resolved.trained_block_size).allow_downtime
+    return case.candidate.exploratory or not allowed
 
 
 def rule_under_obstacle(state: ReconcileState, spec: Spec, policy: RolloutPolicy) -> CandidateOutcome | None:
@@ -306,7 +311,7 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
     if judgement.decision is AnalysisDecision.PROMOTE:
         return case.promoted(judgement.reason, judgement.message, **more)
     if judgement.decision is AnalysisDecision.FAIL:
-        return case.fail_or_hold(judgement.reason, judgement.message, **more)
+        return case.fail_or_hold(_refusal(case, judgement), judgement.message, **more)
     if ends >= TERMINAL_RESTARTS and found is not None and found.kind is not Kind.NO_ROOM:
         return case.fail_or_hold(found.reason, f"{candidate.name} does not stay up. {found.message}", **more)
     assert trial.served_at is not None
@@ -328,6 +333,13 @@ def _judged(case: CanaryCase, asked: AnalysisRequest, found: Trouble | None, dow
     if context.probe_error:
         until = f"{until}. {context.probe_error}"
     return case.rule(Phase.ANALYZING, judgement.reason, f"{candidate.name} serves and is compared with {case.stable.name}; {until}", **more)
+
+
+def _refusal(case: CanaryCase, judgement: Judgement) -> Reason:
+    """Returns why a candidate fails. One of the tuner that is only not fast enough has been measured, and nothing is wrong with it."""
+    failed = {verdict.metric for verdict in judgement.verdicts if verdict.outcome is Outcome.FAILED and verdict.gates}
+    measured = case.by_tuner and SPEED in failed and failed <= {SPEED, TTFT, LATENCY}
+    return Reason.NOT_FASTER if measured else judgement.reason
 
 
 def _overdue(case: CanaryCase, judgement: Judgement, more: dict[str, Any], *, serving: bool) -> CandidateOutcome:

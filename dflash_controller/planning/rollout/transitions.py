@@ -23,6 +23,7 @@ from dflash_controller.planning.revisions.revision import (
     Origin,
     Revision,
     RevisionState,
+    TunerTrial,
     data,
     data_from_workload,
     history_entry,
@@ -46,6 +47,8 @@ class Asker:
 
     origin: Origin
     reason: str
+    trial: TunerTrial | None = None
+    """What the history keeps of a trial that the tuner asks for."""
 
 
 def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, asker: Asker) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def new_revision(state: ReconcileState, spec: Spec, draft: PendingRevision, aske
         next_number(state.records),
         data(draft.inputs, draft.block_size_as_written, draft.speculation, resolved, rendered),
         RevisionState.CANDIDATE,
-        [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason)],
+        [history_entry(state.context.now, asker.origin, RevisionState.CANDIDATE, asker.reason, asker.trial)],
         # A pruned revision returns under its old name, and an old annotation may still name it.
         _new_trial(state, f"{key.name}-{revision}", _block_to_remember(state, spec, asker, None)),
     )
@@ -145,9 +148,16 @@ class _Moves:
     steps: list[Annotate | Event] = field(default_factory=list)
 
     def move(
-        self, record: Revision, state: RevisionState, origin: Origin, reason: str, number: int | None = None, trial: Trial | None = None
+        self,
+        record: Revision,
+        state: RevisionState,
+        origin: Origin,
+        reason: str,
+        number: int | None = None,
+        trial: Trial | None = None,
+        tuners: TunerTrial | None = None,
     ) -> Revision:
-        annotations = state_annotations(record, state, self.now, origin, reason)
+        annotations = state_annotations(record, state, self.now, origin, reason, tuners)
         if trial is not None:
             annotations |= {names.ANNOTATION_TRIAL: trial.to_json()}
         if state is RevisionState.CANDIDATE:
@@ -158,7 +168,7 @@ class _Moves:
             state=state,
             number=record.number if number is None else number,
             trial=record.trial if trial is None else trial,
-            history=(*record.history, history_entry(self.now, origin, state, reason)),
+            history=(*record.history, history_entry(self.now, origin, state, reason, tuners)),
             probe=None if state is RevisionState.CANDIDATE else record.probe,
         )
 
@@ -218,7 +228,8 @@ def take_roles(
         else:
             remembered = _block_to_remember(state, spec, asker, target.trial.asked_block)
             trial = _new_trial(state, target.name, remembered)
-            candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, next_number(moves.records), trial)
+            number = next_number(moves.records)
+            candidate = moves.move(target, RevisionState.CANDIDATE, asker.origin, asker.reason, number, trial, asker.trial)
     return replace(state, records=tuple(moves.records), stable=stable, candidate=candidate, failed=failed), moves.steps
 
 
@@ -322,7 +333,7 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
     candidate, moves = state.candidate, _Moves(state.context.now, list(state.records))
     if candidate is None:
         raise ValueError("a ruling without a candidate")
-    decided = replace(state, outcome=outcome)
+    decided, tuners = replace(state, outcome=outcome), candidate.tuners_trial
     match outcome.end:
         case RevisionState.STABLE:
             # The highest number is active, and a rebuilt record may have a higher number than the candidate.
@@ -331,18 +342,26 @@ def carry_out(state: ReconcileState, outcome: CandidateOutcome) -> tuple[Reconci
             if left is not None:
                 # If the operator stops before the last of these writes, this one records what is left to do.
                 left = moves.move(left, RevisionState.STABLE, Origin.TUNER, Reason.DRAFTER_COLLAPSED.value)
-            stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial)
+            stable = moves.move(candidate, RevisionState.STABLE, origin, outcome.reason.value, number, outcome.trial, tuners)
             moves.steps.append(Event("Normal", "Promoted", f"{candidate.name} is active: {outcome.message}"))
             if left is not None:
                 moves.fail_collapsed(left, state.health.message if state.health else "")
             decided = replace(decided, stable=stable, candidate=None)
         case RevisionState.FAILED:
-            failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, outcome.reason.value, trial=outcome.trial)
-            moves.steps.append(Event("Warning", outcome.reason.value, f"{candidate.name} failed: {outcome.message}"))
+            reason = outcome.reason.value
+            failed = moves.move(candidate, RevisionState.FAILED, Origin.ROLLBACK, reason, trial=outcome.trial, tuners=tuners)
+            moves.steps.append(_refused(candidate, outcome))
             decided = replace(decided, candidate=None, failed=failed if binds_user(failed) else state.failed)
         case _ if outcome.trial != candidate.trial:
             decided = replace(decided, candidate=moves.remember(candidate, outcome.trial))
     return replace(decided, records=tuple(moves.records)), moves.steps
+
+
+def _refused(candidate: Revision, outcome: CandidateOutcome) -> Event:
+    """Returns the event of a failed candidate. An exploratory trial that has measured what it was made for is no cause for concern."""
+    if candidate.exploratory and outcome.reason is Reason.NOT_FASTER:
+        return Event("Normal", outcome.reason.value, f"{candidate.name} was measured and is not fast enough: {outcome.message}")
+    return Event("Warning", outcome.reason.value, f"{candidate.name} failed: {outcome.message}")
 
 
 def note_lack_of_room(state: ReconcileState) -> tuple[ReconcileState, list[Annotate | Event]]:

@@ -14,6 +14,7 @@ from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
 from dflash_controller.planning.state.plan import Part
 from dflash_controller.tuner.learner import Learned
+from dflash_controller.tuner.schedule_price import SchedulePrice
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Knowledge:
     """Number of the active revision's pods that the last round of measurements reached."""
     short_for_s: float = 0.0
     """Seconds for which too few pods have been measured; 0 while there are enough."""
+    schedule_price: SchedulePrice | None = None
+    """How much longer steps take under an engine's schedule on this kind of machine; None if it is not known."""
     record: str | None = None
     """JSON to store with the active revision now, so that it survives a restart of the operator. None if nothing has to be stored."""
     reported: tuple[str, ...] = ()

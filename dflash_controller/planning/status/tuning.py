@@ -75,7 +75,7 @@ def _worth_it(state: ReconcileState, decision: TunerDecision, words: tuple[str, 
 def _as_it_is(words: tuple[str, str, str], stable: Revision) -> bool:
     """Returns whether the decision changes nothing. Tuned with a recommendation other than the active speculation means a change is due."""
     _, reason, recommendation = words
-    return reason in (Reason.GAIN_TOO_SMALL, Reason.LEARNING) or (
+    return reason in (Reason.GAIN_TOO_SMALL, Reason.GAIN_UNKNOWN, Reason.LEARNING) or (
         reason == Reason.TUNED and recommendation in ("", stable.speculation.label())
     )
 

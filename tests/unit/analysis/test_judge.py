@@ -312,3 +312,26 @@ def test_where_nothing_was_promised_it_must_be_no_worse() -> None:
     judgement = judge(asked, evidence(engine), NOW)
     assert judgement.decision is AnalysisDecision.PROMOTE
     assert "predicted" not in judgement.message
+
+
+@pytest.mark.parametrize(
+    ("speed", "decision"),
+    [(1.12, AnalysisDecision.PROMOTE), (1.07, AnalysisDecision.PROMOTE), (1.02, AnalysisDecision.FAIL), (0.9, AnalysisDecision.FAIL)],
+)
+def test_a_block_size_that_is_explored_must_gain_what_is_asked_of_any_change(speed: float, decision: AnalysisDecision) -> None:
+    """Nothing is predicted of it, but no worse is not enough: the fleet would be changed for nothing."""
+    asked, engine = shorter(speed=speed)
+    exploring = replace(asked, promise=Prediction(0.0, math.log1p(0.05), exploratory=True))
+    sure = [replace(engine, spread=0.001), *(Engine(name, spread=0.001, seed=at, ready_at_s=-9e3) for at, name in enumerate("ab"))]
+    judgement = judge(exploring, evidence(*sure), NOW)
+    assert judgement.decision is decision
+    assert "its gain was not known, and +5.0 % is asked for" in verdict(judgement, "speed").message
+
+
+def test_of_one_replica_on_each_side_nothing_agrees_with_what_was_not_predicted() -> None:
+    asked, engine = shorter(speed=1.07)
+    pair = evidence(engine, Engine("old", seed=8, ready_at_s=-9e3))
+    predicted = replace(asked, promise=Prediction(math.log1p(0.12), math.log1p(0.05)))
+    exploring = replace(asked, promise=Prediction(0.0, math.log1p(0.05), exploratory=True))
+    assert judge(predicted, pair, NOW).decision is AnalysisDecision.PROMOTE
+    assert judge(exploring, pair, NOW).reason is Reason.REPLICA_BIAS

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import traces
-from benchmarks.traces_fleet import Reference, Run, Setting, oracle, run
+from benchmarks.traces_fleet import TRIAL_NOISE, Reference, Run, Setting, oracle, run, verdict
+from benchmarks.traces_fleet import Trial as Tried
+from benchmarks.traces_machines import MACHINES, VLLM_HYBRID, gain_percent, hybrid_tables
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
-from benchmarks.traces_world import DAY, Cell, Trace
+from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy
 from benchmarks.tuner_tables import Series
 from dflash_controller.tuner.acceptance import mean_length
 from dflash_controller.tuner.priors import Prior, Priors
@@ -141,3 +147,111 @@ class _At:
 def test_all_traces_are_as_long_as_asked() -> None:
     for trace in traces.traces(CELL, CELL, BROKEN, BLOCKS, 1, days=2):
         assert len(trace.loads) == len(trace.cells) == 2 * DAY
+
+
+class _Tries:
+    """Tries a block at one minute and is told what became of it."""
+
+    def __init__(self, minute: int, block: int, least: float) -> None:
+        self._minute, self._block, self._least = minute, block, least
+        self.observed: list[tuple[int, tuple[int, ...]]] = []
+        self.ended: list[bool] = []
+
+    def observe(self, minute: int, block: int, load: float, serving: Sequence[int]) -> None:
+        self.observed.append((minute, tuple(serving)))
+
+    def wish(self, minute: int, block: int) -> int | Tried:
+        if minute != self._minute:
+            return block
+        return Tried(self._block, self._least, True, lambda _, promoted: self.ended.append(promoted))
+
+
+@pytest.mark.parametrize("surge", [False, True])
+def test_a_trial_costs_one_replica_its_restart_there_and_back(surge: bool) -> None:
+    setting = Setting(steady(4.0, 4), 2, 600, BLOCKS, 16, surge)
+    reference, policy = Reference(setting), _Tries(5, 8, 1.0)
+    done = run(setting, reference, policy)
+    assert (policy.ended, done.changes, done.explorations) == ([False], [], [(5, 8, False)])
+    starting = CELL.speed(16, 4.0) * 2 if surge else CELL.speed(16, 8.0)
+    assert done.speeds[5:15] == [starting] * 10
+    measured = [minute for minute, serving in policy.observed if 8 in serving]
+    assert measured[0] == 15
+    mixed = (2 * CELL.speed(16, 4.0) + CELL.speed(8, 4.0)) * 2 / 3 if surge else CELL.speed(16, 4.0) + CELL.speed(8, 4.0)
+    assert done.speeds[15] == pytest.approx(mixed)
+    after = measured[-1] + 1
+    assert done.speeds[after : after + 10] == [starting] * 10
+    assert done.speeds[after + 10 :] == [2 * CELL.speed(16, 4.0)] * (240 - after - 10)
+
+
+def test_a_trial_that_is_faster_changes_the_others_and_counts_from_its_begin() -> None:
+    setting = Setting(steady(32.0, 4), 3, 60, BLOCKS, 16)
+    reference, policy = Reference(setting), _Tries(5, 8, math.log(1.05))
+    done = run(setting, reference, policy)
+    assert (policy.ended, done.changes, done.explorations) == ([True], [(5, 16, 8)], [(5, 8, True)])
+    assert done.speeds[-1] == pytest.approx(3 * CELL.speed(8, 32.0))
+    assert done.wasted(reference) == 0
+
+
+@pytest.mark.parametrize("gain", [-0.2, 0.0, 0.03])
+def test_a_block_that_gains_too_little_is_never_promoted(gain: float) -> None:
+    draws = [random.Random(seed) for seed in range(40)]
+    ends = []
+    for draw in draws:
+        ratios: list[float] = []
+        while (found := verdict(ratios, math.log(1.15))) is None:
+            ratios.append(gain + draw.gauss(0.0, TRIAL_NOISE))
+        ends.append(found)
+    assert not any(ends)
+
+
+@pytest.fixture(scope="module")
+def unknown() -> Prior:
+    return Priors.load().without("Qwen3.5-9B-shape").prior(VLLM_HYBRID)
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "start", "right"), [("h100", 8.0, 16, 8), ("slow-state", 1.0, 16, 8), ("law", 1.0, 16, 16), ("eager", 1.0, 16, 16)]
+)
+def test_on_a_hybrid_without_any_knowledge_the_right_block_runs_within_a_day(
+    unknown: Prior, name: str, load: float, start: int, right: int
+) -> None:
+    cell = Cell(next(one for one in MACHINES if one.name == name).series(), BLOCKS)
+    trace = Trace("steady", [load] * DAY, [cell] * DAY)
+    setting = Setting(trace, 2, 60, BLOCKS, start, machine=VLLM_HYBRID, trials=True)
+    reference = Reference(setting)
+    done = run(setting, reference, Tuner(setting, BLOCKS, unknown, 1))
+    assert (done.changes[-1][2] if done.changes else start) == right
+    assert len(done.explorations) <= 2
+    assert done.share >= 0.98 * oracle(setting, reference).share
+
+
+def test_prefill_takes_half_of_the_time_at_the_largest_load_and_brings_the_blocks_together() -> None:
+    heavy = prefill_heavy(SERIES)
+    assert heavy.speeds[16, 32] == pytest.approx(SERIES.speeds[16, 32] / 2)
+    assert heavy.speeds[8, 32] / heavy.speeds[16, 32] < SERIES.speeds[8, 32] / SERIES.speeds[16, 32]
+    assert heavy.speeds[16, 1] > 0.8 * SERIES.speeds[16, 1]
+
+
+def test_the_first_machine_is_like_the_measured_one() -> None:
+    """Steps without prefill took 14.7 / 15.3 / 27.9 ms at block 16 and 10.3 / 11.7 / 17.9 ms at block 8."""
+    machine = next(one for one in MACHINES if one.name == "h100")
+    found = [1e3 * replace(machine, prefill_s=0.0).step_s(block, load) for block in (16, 8) for load in (1, 8, 32)]
+    assert found == pytest.approx([14.7, 15.3, 27.9, 10.3, 11.7, 17.9], rel=0.3)
+    assert gain_percent(machine, 1) == pytest.approx(9, abs=3)
+
+
+def test_both_halves_of_the_machines_are_different_ones() -> None:
+    halves = [{series.model for series, _ in hybrid_tables(chosen_on=half)} for half in (True, False)]
+    assert not halves[0] & halves[1]
+    assert all(len(half) == 10 for half in halves)
+
+
+def test_scores_are_told_by_kind_of_machine_and_hybrids_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    traces.main(["--quick", "--days", "1", "--trace", "steady_32", "--hybrids", "report"])
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "vllm hybrid" in summary["mean_by_kind"]
+    assert any(kind.startswith("sglang") for kind in summary["mean_by_kind"])
+    hybrids = summary["hybrids"]
+    assert hybrids["settings"] == 1
+    assert hybrids["explorations_first_day"]["most"] <= 2
+    assert 0 < hybrids["first_day_of_oracle"]["least"] <= 1.0

@@ -47,11 +47,12 @@ def run(*lines: Any, argv: tuple[str, ...] = ()) -> tuple[int, str, str]:
 def test_a_decision_is_told_with_its_time_its_words_and_its_figures() -> None:
     code, out, err = run(NOISE, "noise", entry())
     assert (code, err) == (0, "")
-    head, message, metric_values, verdict, total = out.splitlines()
+    head, message, metric_values, gains, verdict, total = out.splitlines()
     assert head == "2026-11-28T03:00:00.000Z default/qwen: Tuning, Tuned, recommends 8, changes to 8"
     assert message.startswith("    block 8 is expected to give ")
     assert [part.split()[0] for part in metric_values.split(",")] == list(FIGURES)
     assert metric_values.startswith("    block 16, concurrency 32.0, acceptance 4.5, gainPercent ")
+    assert re.fullmatch(r"    block 8: gain \+\d+\.\d % ± \d+\.\d %, inferred", gains)
     assert (verdict, total) == ("    the same again", "1 decisions, 0 of them different")
 
 

@@ -105,6 +105,23 @@ async def test_stretches_and_measured_pods_are_those_of_the_stable_revision() ->
     assert fleet.measurements.load_samples(KEY, fleet.stable) == []
 
 
+async def test_the_pods_of_a_candidate_are_told_apart() -> None:
+    fleet = Fleet(None)
+    await fleet.measurements.collector.round()
+    assert [target.candidate for target in fleet.source.asked] == [False]
+    (stored,) = fleet.store.revisions()
+    fleet.store.put(
+        kinds.CONTROLLER_REVISION,
+        stored
+        | {
+            "metadata": stored["metadata"]
+            | {"annotations": stored["metadata"]["annotations"] | {names.ANNOTATION_STATE: "Candidate"}, "resourceVersion": "1000000"}
+        },
+    )
+    await fleet.measurements.collector.round()
+    assert [(target.candidate, target.on_trial) for target in fleet.source.asked] == [(True, True)]
+
+
 async def test_the_stable_revision_is_measured_also_where_the_status_was_lost() -> None:
     fleet = Fleet(None)
     lost = {key: value for key, value in fleet.deployment.items() if key != "status"}

@@ -29,6 +29,7 @@ from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learned import Learned, PairKnowledge
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import decide
+from dflash_controller.tuner.schedule_price import SchedulePrice
 from tests.support.render_inputs import deployment, resolved
 from tests.support.tuner_inputs import AUTO, tuner_inputs
 
@@ -42,9 +43,13 @@ class Measured:
 
     def __init__(self) -> None:
         self.waiting: list[LoadSample] = []
+        self.tried: dict[str, list[LoadSample]] = {}
+        """Those of a candidate, by its hash."""
         self.pods = 2
 
-    def load_samples(self, key: Key, stable: str) -> list[LoadSample]:
+    def load_samples(self, key: Key, revision: str) -> list[LoadSample]:
+        if revision in self.tried:
+            return self.tried.pop(revision)
         taken, self.waiting = self.waiting, []
         return taken
 
@@ -103,6 +108,23 @@ def engine(name: str) -> Pod:
 
 def test_nothing_is_known_before_a_revision_is_in_force() -> None:
     assert Room().look(revision("chat-ra"), state=RevisionState.CANDIDATE).learned is None
+
+
+@pytest.mark.parametrize(("changes", "blocks"), [({}, {8, 16}), ({"version": "0.0.1"}, {16})])
+def test_a_replica_on_trial_teaches_the_curve_that_it_runs_on(changes: dict[str, Any], blocks: set[int]) -> None:
+    """Whatever becomes of it. Its traffic does not count for the health of the drafter that serves."""
+    room = Room()
+    stable = revision("chat-ra")
+    tried = revision("chat-rb", 2, speculation={"mode": "Fixed", "blockSize": 8}, **changes)
+    tried["metadata"]["annotations"][names.ANNOTATION_STATE] = RevisionState.CANDIDATE.value
+    seen = Snapshot(KEY, {"spec": {}}, revisions=(stable, tried))
+    room.serve(10)
+    at_s = room.now.timestamp()
+    room.measured.tried["rb"] = [LoadSample(at_s - 60 * ago, 60.0, 8, 8.0, 0.007, 4e4, 1.6e5, 1.6e5) for ago in range(8)]
+    known = room.tuners.knowledge(seen, read_stored(seen.revisions))
+    assert known.learned is not None
+    assert {point.block for point in known.learned.points} == blocks
+    assert {load_sample.block for load_sample in known.recent} == {16}
 
 
 def test_what_was_served_is_learned_once_and_the_last_minutes_are_at_hand() -> None:
@@ -350,3 +372,73 @@ def test_how_long_a_decision_has_stood_is_known() -> None:
     assert (known.reported, known.reported_since) == (("Advising", "Tuned", "8"), START)
     room.tuners.forget(KEY)
     assert room.look(revision("chat-ra")).reported == ()
+
+
+TABLE = {"mode": "Schedule", "ranges": [[1, 4, 15], [5, 64, 7]]}
+VLLM_HYBRID = {"engine": "vllm", "hybrid": True, "mixture_of_experts": False}
+VLLM_DENSE = {"engine": "vllm", "hybrid": False, "mixture_of_experts": False}
+
+
+def learn_price(room: Room, slower: float, **machine: Any) -> Knowledge:
+    """Both blocks run fixed for an hour, and then a table whose steps take longer by ``slower``."""
+    fixed = revision("chat-ra", **machine)
+    room.look(fixed)
+    for block, step_s in ((16, 0.010), (8, 0.007)):
+        for _ in range(60):
+            room.now += timedelta(minutes=1)
+            room.measured.waiting.append(LoadSample(room.now.timestamp(), 60.0, block, 8.0, step_s, 4e4, 2e5, 2e5))
+    room.look(fixed)
+    room.look(fixed)
+    table = revision("chat-rb", 2, speculation=TABLE, **machine)
+    for _ in range(60):
+        room.now += timedelta(minutes=1)
+        room.measured.waiting.append(LoadSample(room.now.timestamp(), 60.0, 8, 8.0, slower * 0.007, 4e4, 1.6e5, 1.6e5))
+        room.look(fixed, table)
+    return room.look(fixed, table)
+
+
+def test_the_price_of_a_schedule_is_known_where_it_was_measured() -> None:
+    assert Room().look(revision("chat-ra", **VLLM_DENSE)).schedule_price == SchedulePrice(4.5)
+    for other in (VLLM_HYBRID, {**VLLM_DENSE, "mixture_of_experts": True}, {**VLLM_DENSE, "engine": "sglang"}):
+        assert Room().look(revision("chat-ra", **other)).schedule_price is None
+
+
+def test_the_price_of_a_schedule_is_learned_by_kind_of_machine_and_survives_a_restart() -> None:
+    room = Room(record_s=60.0)
+    known = learn_price(room, 1.25, **VLLM_HYBRID)
+    assert known.schedule_price is not None
+    assert known.schedule_price.below_percent == pytest.approx(25, abs=1)
+    assert known.schedule_price.largest_percent == pytest.approx(25, abs=1), "what every step loses, the largest block loses too"
+    other = Snapshot(Key("models", "other"), {"spec": {}}, revisions=(revision("chat-rc", **VLLM_HYBRID),))
+    assert room.tuners.knowledge(other, read_stored(other.revisions)).schedule_price == known.schedule_price
+    assert room.look(revision("chat-rd", **{**VLLM_HYBRID, "mixture_of_experts": True})).schedule_price is None
+    after = Room().look(revision("chat-rb", learned=known.record, speculation=TABLE, **VLLM_HYBRID))
+    assert after.schedule_price == known.schedule_price
+
+
+def test_steps_under_a_schedule_teach_the_curve_of_fixed_block_sizes_by_the_learned_price() -> None:
+    known = learn_price(Room(), 1.25, **VLLM_HYBRID)
+    assert known.learned is not None
+    (eights,) = [point for point in known.learned.points if point.block == 8]
+    assert eights.seconds == pytest.approx(0.007, rel=0.08), "the first ones came before the price was known"
+
+
+def test_what_was_not_measured_with_a_fixed_block_size_teaches_no_price() -> None:
+    """The curve of the block would come from the table itself, and would confirm whatever was assumed."""
+    room = Room()
+    fixed = revision("chat-ra", **VLLM_HYBRID)
+    room.look(fixed)
+    room.serve(60)
+    room.look(fixed)
+    room.look(fixed)
+    table = revision("chat-rb", 2, speculation=TABLE, **VLLM_HYBRID)
+    for _ in range(60):
+        room.serve(1, block=8)
+        known = room.look(fixed, table)
+    assert known.schedule_price is None
+
+
+@pytest.mark.parametrize("damage", [[[1, "x", 0.1]], {"a": 1}, 3, [[0.0, 50.0, 99.0]], [[0.0, -5.0, 0.1]]])
+def test_a_damaged_price_counts_as_none(damage: Any) -> None:
+    text = json.dumps({"v": 1, "schedulePrice": damage})
+    assert Room().look(revision("chat-ra", learned=text, **VLLM_HYBRID)).schedule_price is None

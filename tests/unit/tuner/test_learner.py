@@ -376,6 +376,42 @@ def test_step_times_unlike_those_predicted_are_counted_once_for_each_change() ->
     assert learner.learned(now_s + 86400 + 3600).misses == 0
 
 
+def test_an_exploratory_trial_promises_nothing_so_that_what_it_shows_is_no_miss() -> None:
+    for reason, misses in ((Reason.TUNED, 1), (Reason.EXPLORING, 0)):
+        learner = Learner(PRIOR)
+        fed(learner, 1, 60, load=16.0)
+        learner.note(replace(weighed(16, 8, _8=20.0), reason=reason), START + 60 * 61)
+        now_s = fed(learner, 62, 30, block=8, load=16.0, step_s=1.6 * step_s(8, 16.0))
+        assert learner.learned(now_s).misses == misses
+
+
+@pytest.mark.parametrize(("minutes", "count"), [(9, 0), (10, 1), (60, 1)])
+def test_a_trial_shows_one_decay_because_both_blocks_get_the_same_traffic_at_once(minutes: int, count: int) -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 60, load=16.0)
+    for minute in range(61, 61 + minutes):
+        at_s = START + 60 * minute
+        for block, on_trial in ((16, False), (8, True)):
+            committed = 4000.0 * mean_length(0.85, 0.98, block)
+            learner.take([LoadSample(at_s, 60.0, block, 16.0, step_s(block, 16.0), 4000.0, committed, committed)], at_s, on_trial=on_trial)
+    decays = learner.learned(START + 60 * (61 + minutes)).decays
+    assert len(decays) == count
+    assert all(decay == pytest.approx(0.98, abs=0.004) for decay in decays)
+
+
+def test_what_a_replica_on_trial_shows_is_learned_and_is_no_miss() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 60, load=16.0)
+    learner.note(weighed(16, 8, _8=20.0), START + 60 * 61)
+    for minute in range(62, 92):
+        at_s = START + 60 * minute
+        tried = LoadSample(at_s, 60.0, 8, 16.0, 1.6 * step_s(8, 16.0), 1000.0, 4000.0, 4000.0)
+        learner.take([tried], at_s, on_trial=True)
+    learned = learner.learned(START + 60 * 92)
+    assert learned.misses == 0
+    assert {point.block for point in learned.points} == {8, 16}
+
+
 @cache
 def rich() -> tuple[Learner, float]:
     """As much as a learner can hold."""

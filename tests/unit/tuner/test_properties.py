@@ -22,6 +22,7 @@ from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
 from dflash_controller.tuner.regret import RegretLedger, relative_gain
 from dflash_controller.tuner.schedule import best_schedule, block_at, speed
+from dflash_controller.tuner.schedule_price import SchedulePrice
 from dflash_controller.tuner.step_times import Limits, StepPrior, StepTimes
 from dflash_controller.tuner.window import DecisionWindow
 from testbed.contract.examples import request
@@ -216,12 +217,12 @@ def test_the_schedule_is_the_best_of_all_assignments_of_blocks_its_price_counted
         return sum(math.log(speed) / c for c, speed in enumerate(tokens_per_s, start=1))
 
     best = max(score(worth(blocks, table, length, cost)) for blocks in itertools.product(candidate_blocks, repeat=up_to))
-    options = {"trained_block": None, "min_gain_percent": 0.0, "loads": loads, "cost_percent": 100 * cost}
+    options = {"trained_block": None, "min_gain_percent": 0.0, "loads": loads, "price": SchedulePrice(100 * cost)}
     found = best_schedule(candidate_blocks, up_to, acceptance, steps, **options)
     mine = worth(tuple(block_at(found, c) for c in range(1, up_to + 1)), table, length, cost)
     assert score(mine) == pytest.approx(best, abs=1e-7)
     for c, expected in enumerate(mine, start=1):
-        assert speed(found, [ObservedLoad(c)], acceptance, steps, cost_percent=100 * cost) == pytest.approx(expected)
+        assert speed(found, [ObservedLoad(c)], acceptance, steps, price=SchedulePrice(100 * cost)) == pytest.approx(expected)
 
 
 @FEWER
@@ -231,7 +232,9 @@ def test_every_range_of_a_schedule_gains_what_it_must_over_its_neighbours(
 ) -> None:
     length, candidate_blocks = lengths(chances), sorted({block for block, _ in table})
     steps = learned(table, StepPrior(200.0, 0.7))
-    found = best_schedule(candidate_blocks, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain, cost_percent=cost)
+    found = best_schedule(
+        candidate_blocks, MOST, accepted(chances), steps, trained_block=16, min_gain_percent=gain, price=SchedulePrice(cost)
+    )
     assert is_whole(found, MOST, candidate_blocks)
     if not isinstance(found, Schedule):
         return

@@ -13,7 +13,8 @@ from dflash_controller.api.speculation import Fixed, Off, Schedule
 from dflash_controller.tuner.acceptance import Acceptance, Decay
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.recommend import ObservedLoad, recommend
-from dflash_controller.tuner.schedule import COST_PERCENT, best_schedule, block_at, mean_log_speed, speed, true_step_s
+from dflash_controller.tuner.schedule import best_schedule, block_at, mean_log_speed, speed, true_step_s
+from dflash_controller.tuner.schedule_price import MEASURED_PRICE, SchedulePrice
 from dflash_controller.tuner.step_times import StepPrior, StepTimes
 from testbed.simulator.batching import SCHEDULE_DRAFT_COST
 
@@ -44,8 +45,8 @@ def test_the_price_lies_between_the_two_that_were_measured_and_is_the_simulators
     true, scheduled = measured("default"), measured("schedule")
     prices = [100 * (true[8, c] / scheduled[16, c] - 1) for c in (32, 64)]
     assert prices == [pytest.approx(3.4, abs=0.1), pytest.approx(6.1, abs=0.1)]
-    assert prices[0] < COST_PERCENT < prices[1]
-    assert pytest.approx(1 + COST_PERCENT / 100) == SCHEDULE_DRAFT_COST
+    assert prices[0] < MEASURED_PRICE.below_percent < prices[1]
+    assert pytest.approx(1 + MEASURED_PRICE.below_percent / 100) == SCHEDULE_DRAFT_COST
 
 
 def test_a_measured_schedule_is_as_fast_as_foreseen_from_runs_of_its_blocks_alone() -> None:
@@ -68,7 +69,7 @@ def test_a_mixture_of_experts_gets_three_ranges() -> None:
     """Step times (ms by tokens) of 128 experts on an H100, the first one as steep as it may be: short, long, short."""
     moe = {4: 8.0, 8: 11.0, 16: 14.1, 32: 18.0, 64: 20.8, 128: 22.2, 256: 23.5, 512: 43.0, 1024: 66.2}
     steps = StepTimes([StepPoint(16, tokens / 16, ms / 1e3) for tokens, ms in moe.items()], PRIOR)
-    found = table_for(steps=steps, acceptance=Acceptance({16: 6.42, 8: 5.6}, DECAY), gain=1.0, cost_percent=0.0)
+    found = table_for(steps=steps, acceptance=Acceptance({16: 6.42, 8: 5.6}, DECAY), gain=1.0, price=SchedulePrice(0.0))
     assert isinstance(found, Schedule)
     assert [k for _, _, k in found.ranges] == [7, 15, 7]
 
@@ -83,12 +84,12 @@ def test_a_run_that_gains_too_little_joins_its_neighbour() -> None:
     steps = StepTimes(points, PRIOR)
 
     def at(gain: float, **options: float) -> object:
-        return table_for(32, gain, steps=steps, **{"cost_percent": 0.0, **options})
+        return table_for(32, gain, steps=steps, **{"price": SchedulePrice(0.0), **options})
 
     assert at(0.0) == at(1.9) == Schedule(((1, 4, 15), (5, 12, 7), (13, 16, 15), (17, 32, 7)))
     assert at(2.1) == at(14.0) == Schedule(((1, 4, 15), (5, 32, 7))), "2 % more from 13 to 16 is not worth a range"
     assert at(15.0) == Fixed(16), "the mean from 5 on is 14.5 % more, and 20 % more up to 4 weigh as much over the doublings"
-    assert at(0.0, cost_percent=4.5) == Schedule(((1, 16, 15), (17, 32, 7))), "3 % more from 5 to 12 are not worth the price"
+    assert at(0.0, price=SchedulePrice(4.5)) == Schedule(((1, 16, 15), (17, 32, 7))), "3 % more from 5 to 12 are not worth the price"
 
 
 def test_one_range_is_a_fixed_block_and_a_block_of_one_is_off() -> None:

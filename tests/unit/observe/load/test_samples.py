@@ -266,6 +266,18 @@ def test_each_stretch_is_told_once_by_time_and_of_the_revision_in_force_only() -
     assert store.drain(KEY, "r1") == []
 
 
+def test_the_stretches_of_a_candidate_are_kept_beside_and_those_of_others_are_not() -> None:
+    store = LoadSampleStore()
+    pods = [target("a"), replace(target("b", "r2"), candidate=True), target("c", "r3")]
+    store.take(pods, {"a": spans(60), "b": spans(70), "c": spans(80)}, lambda _: "r1")
+    assert [one.at_s for one in store.drain(KEY, "r2")] == [70]
+    assert [one.at_s for one in store.drain(KEY, "r1")] == [60], "what the other side has is not lost"
+    assert store.drain(KEY, "r3") == []
+    store.take(pods, {"b": spans(100)}, lambda _: "r1")
+    store.take(pods[:1], {"a": spans(120)}, lambda _: "r1")
+    assert store.drain(KEY, "r2") == [], "it is no candidate any more"
+
+
 def test_the_first_seconds_of_a_pod_and_deployments_that_are_gone_are_left_out() -> None:
     store = LoadSampleStore()
     store.take([target(ready_at_s=25.0)], {"a": spans(60, 90)}, lambda _: "r1")
