@@ -21,8 +21,8 @@ SHAPE_SIGMA = 0.35
 the time or the same."""
 ROOFLINE_START = 100.0
 """Tokens below which no step is bound by computation: the least knee over the tables is 106."""
-ROOFLINE_DIVISOR = 4.0
-"""Above the data the own slope and the roofline's are the bounds of 95 % of the step times, so they are four sigma apart."""
+BOUND_SIGMAS = 2.0
+"""Above the data the own slope and the roofline's are the bounds of 95 % of the step times: the farther one is two sigma away."""
 
 
 class Curve:
@@ -91,9 +91,10 @@ class Curve:
             return max(shape, self._below_sigma * self.distance(tokens))
         if tokens <= end:
             return BEYOND_SIGMA * self.distance(tokens)
+        rise = self.at(tokens) - self.logs[-1]
         own = (self._end_slope(-1) or 0.0) * math.log(tokens / end)
         roofline = max(0.0, math.log(tokens / max(end, ROOFLINE_START)))
-        return max(abs(roofline - own) / ROOFLINE_DIVISOR, BEYOND_SIGMA * math.log2(tokens / end))
+        return max(abs(roofline - rise) / BOUND_SIGMAS, abs(rise - own) / BOUND_SIGMAS, BEYOND_SIGMA * math.log2(tokens / end))
 
     def _beyond(self, end: float, tokens: float, own: float | None, weight: float) -> float:
         usual = log_cost(tokens, self._knee) - log_cost(end, self._knee)

@@ -23,6 +23,7 @@ from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.machine import Machine
+from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.priors import Prior, Priors
 from tests.support.planning_world import FAILED, PASSED, UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, states
@@ -152,6 +153,20 @@ def test_what_the_tuner_tries_is_held_against_what_it_promised_and_what_a_user_c
     world.edit(set_drafter(COMMIT))
     world.settle()
     assert world.question.promise is None
+
+
+def test_a_trial_is_held_against_a_promise_that_knows_the_engine_and_the_kind_of_target(policy: Policy) -> None:
+    target = {"model": "Qwen/Qwen3.5-9B", "hybrid": True, "mixtureOfExperts": False}
+    world = tuned(engine={"name": "vllm"}, target=target)
+    world.tuning = Knowledge(learned=known(32.0), measured=3)
+    world.judgement, policy.wants = UNDECIDED, Fixed(8)
+    world.settle()
+    assert world.question is not None
+    promised, usual = (
+        predict(known(32.0), Fixed(16), Fixed(8), mixture=True, min_gain_percent=5.0, prior=prior)
+        for prior in (Priors.load().prior(Machine("vllm", hybrid=True)), None)
+    )
+    assert world.question.promise == promised != usual
 
 
 def test_the_way_back_takes_the_stored_revision_again(policy: Policy) -> None:

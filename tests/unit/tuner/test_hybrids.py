@@ -208,3 +208,16 @@ def test_of_several_lenders_the_best_known_sets_the_level() -> None:
     borrower.borrow([second.lend(), first.lend()])
     steps = StepTimes(borrower.learned(now_s).points, PRIOR.steps)
     assert [asked(steps, 16, c)[0] for c in (1, 8, 32)] == [8, 8, 16], "one knows block 16, the other block 8"
+
+
+def test_what_several_lend_is_brought_to_one_level() -> None:
+    """The one that knows block 8 is slower by half, and both know block 16."""
+    known, slow, borrower = Learner(PRIOR.steps), Learner(PRIOR.steps), Learner(PRIOR.steps)
+    served(known, 16, 16)
+    for minute, block in enumerate([16] * 40 + [8] * 40):
+        at_s = START + 60.0 * (minute + 1)
+        slow.take([LoadSample(at_s, 60.0, block, 8.0, 1.5 * MEASURED[block, 8], 1e4, 5e4, 5e4)], at_s)
+    borrower.borrow([slow.lend(), known.lend()])
+    found = {point.block: point.seconds for point in borrower.learned(START).points if point.concurrency == pytest.approx(8.0, rel=0.01)}
+    assert found[16] == pytest.approx(MEASURED[16, 8], rel=0.01)
+    assert found[8] == pytest.approx(MEASURED[8, 8], rel=0.01)
