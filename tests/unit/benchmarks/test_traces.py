@@ -210,11 +210,20 @@ def unknown() -> Prior:
 
 
 @pytest.mark.parametrize(
-    ("name", "load", "start", "right"), [("h100", 8.0, 16, 8), ("slow-state", 1.0, 16, 8), ("law", 1.0, 16, 16), ("eager", 1.0, 16, 16)]
+    ("name", "load", "start", "right"),
+    [
+        ("h100", 1.0, 16, 8),
+        ("fast", 1.0, 16, 8),
+        ("law", 1.0, 8, 16),
+        ("eager", 8.0, 8, 16),
+        ("slow-state", 1.0, 16, 8),
+        ("law", 1.0, 16, 16),
+    ],
 )
 def test_on_a_hybrid_without_any_knowledge_the_right_block_runs_within_a_day(
     unknown: Prior, name: str, load: float, start: int, right: int
 ) -> None:
+    """In the first four the prior is wrong, and without a trial the tuner would stay where it is: at 84 to 93 % of the best."""
     cell = Cell(next(one for one in MACHINES if one.name == name).series(), BLOCKS)
     trace = Trace("steady", [load] * DAY, [cell] * DAY)
     setting = Setting(trace, 2, 60, BLOCKS, start, machine=VLLM_HYBRID, trials=True)
