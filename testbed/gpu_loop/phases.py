@@ -28,7 +28,7 @@ _WORTH = 0.04
 """Lead of a block size, as a share, that a trial of minutes can show."""
 _PATIENT_S, _STAYS_S = 240.0, 60.0
 _DRAIN_CLIENTS = 8
-_DRAIN_BEYOND_S = 12.0
+_DRAIN_BEYOND_S = 8.0
 """Seconds that requests under way are to last beyond the preStop pause."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ NEAR_PERCENT = 10.0
 
 def test_the_loop_on_processes_serves_changes_refuses_and_drains_without_a_failed_request(tmp_path: Path, say: Say) -> None:
     setup = Setup(engine="vllm", model="hybrid", out=tmp_path, layers=12, simulator=True, share=3, levels=(LOAD,), grace_s=32)
-    with running(setup, budget_s=BUDGET_S, level_s=6.0, prometheus=True, keep=None, tell=lambda _: None) as run, ExitStack() as stack:
+    with running(setup, budget_s=BUDGET_S, level_s=4.0, prometheus=True, keep=None, tell=lambda _: None) as run, ExitStack() as stack:
         run.report.add("serve", phases.serve(run))
         run.begin_load(stack)
         phases.load(run)  # it reports each level by itself
@@ -64,7 +63,7 @@ def crash(run: Run) -> None:
     """Ends the engine's process with exit code 42, while nobody asks it, and waits until the pod is Ready again."""
     run.load.resize(0)
     url, name = run.deployment.urls()[0], run.deployment.pods()[0]["metadata"]["name"]
-    time.sleep(2.0)
+    wait_until(lambda: idle(url), "the last answers")
     body = json.dumps({"code": 42}).encode()
     with urlopen(Request(f"{url}/sim/crash", body, {"Content-Type": "application/json"}), timeout=10):
         pass
@@ -74,6 +73,12 @@ def crash(run: Run) -> None:
     wait_until(lambda: status(run)["ready"], "the engine to be Ready again", 60)
     assert run.deployment.pods()[0]["metadata"]["name"] == name
     run.load.resize(LOAD)
+
+
+def idle(url: str) -> bool:
+    with urlopen(f"{url}/sim/state", timeout=10) as answer:
+        state = json.load(answer)
+    return bool(state["running"] == state["waiting"] == 0)
 
 
 def status(run: Run) -> dict[str, Any]:
