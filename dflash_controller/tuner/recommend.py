@@ -107,14 +107,12 @@ def recommend(
     steps: StepTimes,
     *,
     trained_block: int | None = None,
-    spread: float = 1.0,
     capacity: Mapping[int, float] | None = None,
     prefill_share: float = 0.0,
 ) -> Recommendation:
     """Returns the block size with the most expected tokens per second; on a tie the current one, then the smaller.
 
-    The loads are taken as constant, although a faster block size would leave fewer requests in service. ``spread`` multiplies the
-    uncertainty (1.5 for mixtures of experts and hybrids, whose step time follows the law less closely). Requests beyond ``capacity`` (by
+    The loads are taken as constant, although a faster block size would leave fewer requests in service. Requests beyond ``capacity`` (by
     block size, where known) wait, so they add no speed. ``prefill_share`` is the part of the time that prefill takes at the current block
     size; no block size changes it, so gains are smaller by it. Raises ValueError if no load has a share.
     """
@@ -129,7 +127,7 @@ def recommend(
 
     choices = legal(candidate_blocks, current, trained_block)
     speeds = {candidate_block: [part(candidate_block, load) for load in loads] for candidate_block in choices}
-    forecasts = tuple(_forecast(candidate_block, current, loads, speeds, acceptance, steps, spread) for candidate_block in choices)
+    forecasts = tuple(_forecast(candidate_block, current, loads, speeds, acceptance, steps) for candidate_block in choices)
     forecasts = tuple(_beside_prefill(forecast, forecasts, current, prefill_share) for forecast in forecasts)
     best = max(forecasts, key=lambda forecast: (forecast.log_gain, forecast.block == current, -forecast.block))
     return Recommendation(current, best.block, forecasts)
@@ -156,7 +154,6 @@ def _forecast(
     speeds: dict[int, list[float]],
     acceptance: Acceptance,
     steps: StepTimes,
-    spread: float,
 ) -> Forecast:
     total = sum(speeds[candidate_block])
     if candidate_block == current:
@@ -167,4 +164,4 @@ def _forecast(
         speed / total * math.hypot(steps.at(candidate_block, load.concurrency).log_sigma, steps.at(current, load.concurrency).log_sigma)
         for speed, load in zip(speeds[candidate_block], loads, strict=True)
     )
-    return Forecast(candidate_block, total, math.log(total / sum(speeds[current])), spread * math.hypot(lengths, times))
+    return Forecast(candidate_block, total, math.log(total / sum(speeds[current])), math.hypot(lengths, times))
