@@ -127,7 +127,7 @@ bench-rollout: $(STAMP) ## Measure false promotions and rollbacks by simulation;
 	@$(BIN)/python -m benchmarks.rollout
 
 .PHONY: bench-traces
-bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, compared with fixed block sizes, a threshold and an oracle (5 minutes)
+bench-traces: $(STAMP) ## Let the tuner follow simulated weeks of load, compared with fixed block sizes, a threshold and an oracle (10 minutes)
 	@$(BIN)/python -m benchmarks.traces
 
 .PHONY: bench-tuner

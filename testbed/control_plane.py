@@ -68,7 +68,7 @@ class ControlPlane:
     def create(self, timeout: float = 60.0) -> None:
         """Starts everything and waits until the API server is ready. Raises ControlPlaneError after `timeout` seconds or if a program
         ends."""
-        programs = binaries.paths_of((*_PROGRAM_FLAGS, "kwokctl"))
+        programs = binaries.paths_of((*_PROGRAM_FLAGS, "kwokctl", "kubectl"))
         command = [str(programs["kwokctl"]), "create", "cluster", "--name", self._workspace.name, "--runtime", "binary"]
         command += ["--config", str(self._write_configuration()), "--kube-audit-policy", str(_AUDIT_POLICY)]
         command += ["--kubeconfig", str(self.admin_kubeconfig), "--enable-crds", "Stage", "--disable-qps-limits"]
@@ -76,7 +76,9 @@ class ControlPlane:
             command += [flag, str(programs[program])]
         for argument in _EXTRA_ARGUMENTS:
             command += ["--extra-args", argument]
-        environment = {**os.environ, "KWOK_WORKDIR": str(self._workspace.directory)}
+        # kwokctl creates its kinds with a kubectl from PATH, and would download one.
+        path = os.pathsep.join([str(programs["kubectl"].parent), *filter(None, [os.environ.get("PATH")])])
+        environment = {**os.environ, "PATH": path, "KWOK_WORKDIR": str(self._workspace.directory)}
         try:
             answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
         except subprocess.TimeoutExpired:

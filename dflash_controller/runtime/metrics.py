@@ -39,6 +39,8 @@ DECISIONS = (
     Reason.MODEL_MISMATCH,
     Reason.TUNED,
     Reason.GAIN_TOO_SMALL,
+    Reason.GAIN_UNKNOWN,
+    Reason.EXPLORING,
     Reason.DWELLING,
     Reason.CHANGES_EXHAUSTED,
     Reason.DOWNTIME_NOT_ALLOWED,

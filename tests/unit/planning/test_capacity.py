@@ -20,6 +20,7 @@ from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.state.plan import Event
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.priors import Prior
 from tests.support.planning_world import World
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -137,7 +138,7 @@ def test_the_tuner_plans_with_what_the_engines_serve() -> None:
     world.tuning = Knowledge(learned=Learned(), measured=2)
     asked: list[TunerInputs] = []
 
-    def decide(inputs: TunerInputs, learned: Learned) -> TunerDecision:
+    def decide(inputs: TunerInputs, learned: Learned, *, prior: Prior | None = None) -> TunerDecision:
         asked.append(inputs)
         return TunerDecision("Advising", Reason.TUNED, "")
 
