@@ -108,6 +108,7 @@ _MET = {
 }
 """Flags that meet a condition of needs.yaml without a value."""
 _MORE_THAN_IT_NEEDS = {
+    "--dcp-comm-backend": "vLLM: more ranks than the contract's target has heads",
     "--enable-eplb": "the contract's target for vLLM has no experts",
     "--enable-megamoe-for-layernorm-sp": "--enable-layernorm-sp does not work with DFlash",
     "--load-publish-endpoint": "a configuration in JSON",
@@ -302,6 +303,7 @@ COMBINATIONS: tuple[Combination, ...] = (
         "does not work with --dcp-size",
         "--enable-prefill-cp",
         tensor=2,
+        since="0.5.20",
         remedied=("--dcp-size=2",),
     ),
     Combination(
