@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from testbed.binaries import BinaryError
-from testbed.gpu_loop.phases import LEAST_S, PHASES
+from testbed.gpu_loop.phases import PHASES, least_s, start_s
 from testbed.gpu_loop.run import Progress, Run, collect, running
 from testbed.gpu_loop.setup import Setup, SetupError
 from testbed.gpu_loop.shapes import SHAPES
@@ -129,8 +129,9 @@ def _phases(run: Run, phases: list[str], progress: Progress, tell: object) -> No
     assert callable(tell)
     with ExitStack() as stack:
         for name in phases:
-            if run.remaining_s() < LEAST_S.get(name, 0):
-                run.report.add(name, {"skipped": f"only {run.remaining_s():.0f} s of the budget were left"})
+            needed_s = least_s(name, start_s(run))
+            if run.remaining_s() < needed_s:
+                run.report.add(name, {"skipped": f"{run.remaining_s():.0f} s of the budget were left, and it needs {needed_s:.0f} s"})
                 tell(f"== {name}: left out, {run.remaining_s():.0f} s are left")
                 continue
             progress.set(phase=name)

@@ -64,7 +64,7 @@ def change_by_hand(run: Run) -> Object:
     """Asks for the other block size, so that both are measured."""
     other = next(block for block in BLOCKS if block != _block(run))
     run.resize(_TRIAL_CLIENTS)
-    return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=_limit(run, 90))
+    return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=_limit(run, 1, 90))
 
 
 def advise(run: Run) -> Object:
@@ -101,8 +101,8 @@ def auto(run: Run) -> Object:
         run,
         f"Auto at {clients} clients",
         lambda: run.deployment.patch({"tuning": {"mode": "Auto"}}),
-        limit_s=_limit(run, 150),
-        begin_within_s=min(patience_s, _limit(run, 150)),
+        limit_s=_limit(run, 1, 150),
+        begin_within_s=min(patience_s, _limit(run, 1, 150)),
     )
     after = _block(run)
     run.deployment.patch({"tuning": {"mode": "Advise"}})
@@ -119,7 +119,7 @@ def collapse(run: Run) -> Object:
         run,
         f"spec.drafter.model: {run.setup.collapsed}",
         lambda: run.deployment.patch({"drafter": {"model": run.setup.collapsed}}),
-        limit_s=_limit(run, 0),
+        limit_s=_limit(run, 0, 60),
     )
     run.deployment.patch({"drafter": {"model": good}})
     return {**found, "ready_again": run.wait(_ready, 60)}
@@ -176,8 +176,22 @@ PHASES: Mapping[str, Callable[[Run], Object]] = {
     "collapse": collapse,
     "drain": drain,
 }
-LEAST_S: Mapping[str, float] = {"load": 40, "change by hand": 100, "load again": 40, "advise": 40, "auto": 100, "collapse": 90, "drain": 60}
-"""Seconds of the budget below which a phase is not begun."""
+_STARTS: Mapping[str, int] = {"change by hand": 1, "auto": 2, "collapse": 1}
+"""Starts of an engine that a phase needs. After a change of the tuner, the drafter that collapses is to be tried too."""
+_LEAST_S: Mapping[str, float] = {
+    "load": 40,
+    "change by hand": 100,
+    "load again": 40,
+    "advise": 40,
+    "auto": 150,
+    "collapse": 90,
+    "drain": 60,
+}
+
+
+def least_s(name: str, starting_s: float) -> float:
+    """Returns the seconds of the budget below which a phase is not begun, where an engine starts in ``starting_s`` seconds."""
+    return _LEAST_S.get(name, 0.0) + _STARTS.get(name, 0) * starting_s
 
 
 def _level(run: Run, block: int, clients: int) -> Object:
@@ -261,10 +275,14 @@ def _ready(status: Mapping[str, Any]) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ())
 
 
-def _limit(run: Run, after_s: float) -> float:
-    """Returns the seconds a rollout may take so that the phases after it still fit: another start of an engine, and ``after_s`` seconds."""
-    starts = [item["readyAt"] - item["startedAt"] for item in run.node.ran() if "readyAt" in item]
-    return min(420.0, run.remaining_s() - max(starts, default=60.0) - after_s)
+def start_s(run: Run) -> float:
+    """Returns the seconds that the slowest start of an engine has taken so far; 60 before the first."""
+    return max((item["readyAt"] - item["startedAt"] for item in run.node.ran() if "readyAt" in item), default=60.0)
+
+
+def _limit(run: Run, starts: int, after_s: float) -> float:
+    """Returns the seconds a rollout may take so that later phases still fit: their ``starts`` of an engine and ``after_s`` seconds."""
+    return min(420.0, run.remaining_s() - starts * start_s(run) - after_s)
 
 
 def _block(run: Run) -> int:
