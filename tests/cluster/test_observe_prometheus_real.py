@@ -122,7 +122,7 @@ async def test_readings_of_a_trial_are_the_samples_with_their_own_times(engine_p
         # The page grows by its own value in 100 s.
         for name in ("steps", "committed", "decode_seconds", "passes", "requests", "prompt_tokens", "generated_tokens"):
             grown = (getattr(last, name) - getattr(first, name)) / getattr(whole, name)
-            assert grown == pytest.approx((last.at_s - first.at_s) / 100, rel=0.05), name
+            assert grown == pytest.approx((last.at_s - first.at_s) / 100, abs=0.02), name  # a page may be answered a second late
         assert first.latency is not None
         assert last.latency is not None
         assert whole.latency is not None
