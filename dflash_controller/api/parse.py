@@ -15,7 +15,7 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 
 _UNQUOTED = "Write it without quotes."
-_SAID: Mapping[str, tuple[str, str]] = {
+_SAID: dict[str, tuple[str, str]] = {
     "missing": ("is required", "Set it."),
     "extra_forbidden": ("is not a field", "Remove it, or check its spelling with {explain} --recursive."),
     "bool": ("must be true or false", _UNQUOTED),
@@ -86,7 +86,7 @@ def _problem(path: str, error: ErrorDetails) -> Problem:
         refusal = REFUSALS[error["ctx"]["pattern"]]
         return Problem(path, refusal.allowed, f"{refusal.remedy[0].upper()}{refusal.remedy[1:]}.")
     kind = error["type"]
-    message, remedy = _SAID.get(kind) or _SAID[kind.partition("_")[0]]
+    message, remedy = _SAID.get(kind) or _SAID.get(kind.partition("_")[0]) or ("cannot be used", "See {explain}.")
     described = path.rpartition(".")[0] if kind == "extra_forbidden" else path
     values = {"explain": "kubectl explain dfd." + re.sub(r"\[\d+\]", "", described), **error.get("ctx", {})}
     return Problem(path, message.format(**values), remedy.format(**values))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dflash_controller.api import names
+from dflash_controller.api import names, parse
 from dflash_controller.api.crd import crd
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.patterns import REFUSALS
@@ -120,6 +120,13 @@ def test_no_wrong_value_is_refused_in_words_of_python() -> None:
     for text in said:
         assert re.match(r"(must|is|are|cannot) ", text), text
         assert not re.search(r"[{}]|Input|String|tuple|dictionary|instance of|parse|unable|[Pp]attern", text), text
+
+
+def test_an_error_that_has_no_words_yet_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types of the spec may get a check whose words were forgotten: that must not stop a reconcile."""
+    monkeypatch.delitem(parse._SAID, "missing")
+    (problem,) = refused(engine={"env": [{"value": "x"}]})
+    assert str(problem) == "spec.engine.env[0].name: cannot be used. See kubectl explain dfd.spec.engine.env.name."
 
 
 def _with_each_field_wrong(schema: Mapping[str, Any]) -> Iterator[Any]:
