@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 
 import yaml
@@ -56,6 +57,7 @@ DATACENTER_BLACKWELL = frozenset({100, 103})
 """What SGLang calls SM100: major compute capability 10 (``is_sm100_supported``)."""
 
 
+@lru_cache(maxsize=256)
 def generation(gpu_product: str) -> Generation | None:
     """Returns the generation of a ``nvidia.com/gpu.product`` label such as ``NVIDIA-H100-80GB-HBM3`` or ``NVIDIA-B200-MIG-1g.23gb``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,7 @@ _RANK = {"dev": -4, "a": -3, "b": -2, "rc": -1, "post": 1}
 Version = tuple[int, int, int, int, int]
 
 
+@lru_cache(maxsize=256)
 def version(text: str) -> Version:
     """An ordered form of ``0.5.23``, ``0.5.15.post1`` or ``0.34.0rc2``. Raises ValueError on anything else."""
     match = _VERSION.fullmatch(text)

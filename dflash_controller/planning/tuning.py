@@ -130,7 +130,7 @@ def _decision(
     if knowledge.learned is None:
         return None
     resolved, budget = stable.resolved, state.budget
-    price = knowledge.schedule_price or MEASURED_PRICE
+    price, shown = knowledge.schedule_price or MEASURED_PRICE, _shown_metrics(state, stable)
     no_schedule = shorten(ACTUATORS["Schedule"].unavailable(stable, tuning, knowledge.schedule_price), SCHEDULE_LETTERS)
     tuner_inputs = TunerInputs(
         now_s=state.context.now.timestamp(),
@@ -152,8 +152,8 @@ def _decision(
         no_schedule=no_schedule,
         schedule_below_percent=price.below_percent,
         schedule_largest_percent=price.largest_percent,
-        max_concurrency=effective(stable, _shown_metrics(state, stable)) or resolved.max_concurrency,
-        capacity=by_block(stable, _shown_metrics(state, stable), (1, *tuning.block_sizes), knowledge.recent),
+        max_concurrency=effective(stable, shown) or resolved.max_concurrency,
+        capacity=by_block(stable, shown, (1, *tuning.block_sizes), knowledge.recent),
     )
     decision = decide(tuner_inputs, knowledge.learned, prior=prior_of(resolved))
     few = decision.reason is Reason.METRICS_MISSING and not tuner_inputs.metrics

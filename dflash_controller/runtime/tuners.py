@@ -30,7 +30,7 @@ from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import needed
-from dflash_controller.tuner.priors import prior_of
+from dflash_controller.tuner.priors import machine_of, prior_of
 from dflash_controller.tuner.schedule import true_step_s
 from dflash_controller.tuner.schedule_price import MEASURED_PRICE, PriceLearner, price_of
 from dflash_controller.tuner.step_times import StepTimes
@@ -106,7 +106,7 @@ class Tuners:
         # What runs on the same curve teaches it too: a replica on trial, whatever becomes of it.
         tried = stored.candidate if stored.candidate is not None and _curve(stored.candidate) == case.curve else None
         if not any(record is not None and isinstance(record.speculation, Schedule) for record in (stable, tried)):
-            case.fixed = case.learner.learned(now.timestamp()).points
+            case.fixed = case.learner.points
         new = self._samples(key, case, stable)
         on_trial = self._samples(key, case, tried) if tried is not None else []
         if new or on_trial:
@@ -170,12 +170,12 @@ class Tuners:
         if case is not None and case.stable == stable.name:
             return case
         if case is not None and case.curve == curve:
-            case.stable, case.machine = stable.name, _machine(stable)
+            case.stable, case.machine = stable.name, machine_of(stable.resolved)
             case.stored_at_s = 0.0  # stores the knowledge at once: after a change it is needed most
             case.recent.clear()
             return case
         kept_with, record = _kept(stable, records)
-        machine = _machine(stable)
+        machine = machine_of(stable.resolved)
         learner = Learner.from_json(record, prior_of(stable.resolved).steps, slot_s=self._slot_s)
         case = _Case(stable.name, curve, learner, machine, now_s, kept_with=kept_with)
         self._cases[key] = case
@@ -215,11 +215,6 @@ def _window_s(snapshot: Snapshot) -> int:
 
 def _curve(record: Revision) -> tuple[object, ...]:
     return tuple(getattr(record.resolved, name) for name in STEP_TIME_FIELDS)
-
-
-def _machine(record: Revision) -> Machine:
-    resolved = record.resolved
-    return Machine(resolved.engine, hybrid=resolved.hybrid, mixture=resolved.mixture_of_experts)
 
 
 def _kept(stable: Revision, records: Sequence[Revision]) -> tuple[str | None, Any]:

@@ -19,6 +19,7 @@ from dflash_controller.tuner.acceptance import decay_between
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learned import Learned, PairKnowledge, Seen
 from dflash_controller.tuner.point_pools import Pools
+from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.prompt_length import MOVED, PromptLengths
 from dflash_controller.tuner.regret import DAY_S, RegretLedger
@@ -174,6 +175,11 @@ class Learner:
             waiting=window.waiting,
             prefill_share=window.prefill_share,
         )
+
+    @property
+    def points(self) -> tuple[StepPoint, ...]:
+        """Step times by block and load, as ``learned`` has them."""
+        return self._pools.points()
 
     def lend(self) -> PairKnowledge:
         """Returns what a deployment of the same pair can start from."""

@@ -84,7 +84,7 @@ class Pools:
 
     def renew(self, at_s: float) -> None:
         """Starts a new epoch: what was known becomes prior knowledge."""
-        shift = self._shift(self._earlier)
+        shift = _apart(self._pools, self._earlier)
         before = {at: pool for at, pool in self._earlier.items() if pool.faded(at_s) >= PRIOR_WEIGHT}
         known = {at: replace(pool, log_s=pool.log_s + shift) for at, pool in before.items()}
         known.update({at: pool for at, pool in self._pools.items() if pool.faded(at_s) >= ENOUGH_WEIGHT})
@@ -120,10 +120,6 @@ class Pools:
     def _now_s(self) -> float:
         return max((pool.at_s for pool in self._pools.values()), default=0.0)
 
-    def _shift(self, older: _Places) -> float:
-        """Returns how much slower (log) steps are than in ``older``; 0 if the two have no pool in common."""
-        return _apart(self._pools, older)
-
     def _pour(self, at_s: float, block: int, log_c: float, log_s: float) -> None:
         key = block, load_bin(math.exp(log_c))
         pool = self._pools.get(key)
@@ -149,7 +145,7 @@ class Pools:
                 pool.shown = pool.log_s, pool.weight
             prior: _Places = {}
             for older in (self._borrowed, self._earlier):
-                shift = self._shift(older)
+                shift = _apart(self._pools, older)
                 prior.update({key: _Pool(PRIOR_WEIGHT, pool.log_c, pool.log_s + shift, now_s) for key, pool in older.items()})
             own = sound or ({} if prior else self._pools)
             shown = {**prior, **own}

@@ -124,7 +124,12 @@ class Priors:
 
 def prior_of(resolved: Resolved) -> Prior:
     """Returns the prior of a revision's engine and kind of target."""
-    return _prior_of(Machine(resolved.engine, hybrid=resolved.hybrid, mixture=resolved.mixture_of_experts))
+    return _prior_of(machine_of(resolved))
+
+
+def machine_of(resolved: Resolved) -> Machine:
+    """Returns a revision's engine and kind of target."""
+    return Machine(resolved.engine, hybrid=resolved.hybrid, mixture=resolved.mixture_of_experts)
 
 
 def _spread(machine: Machine) -> float:

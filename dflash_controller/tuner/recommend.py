@@ -128,17 +128,18 @@ def recommend(
     choices = legal(candidate_blocks, current, trained_block)
     speeds = {candidate_block: [part(candidate_block, load) for load in loads] for candidate_block in choices}
     forecasts = tuple(_forecast(candidate_block, current, loads, speeds, acceptance, steps) for candidate_block in choices)
-    forecasts = tuple(_beside_prefill(forecast, forecasts, current, prefill_share) for forecast in forecasts)
+    if prefill_share > 0:
+        forecasts = tuple(_beside_prefill(forecast, sum(speeds[current]), prefill_share) for forecast in forecasts)
     best = max(forecasts, key=lambda forecast: (forecast.log_gain, forecast.block == current, -forecast.block))
     return Recommendation(current, best.block, forecasts)
 
 
-def _beside_prefill(forecast: Forecast, forecasts: Sequence[Forecast], current: int, prefill_share: float) -> Forecast:
-    """Returns the forecast for the whole time: prefill keeps its seconds, decoding takes more or fewer (Amdahl's law)."""
-    if prefill_share <= 0:
-        return forecast
+def _beside_prefill(forecast: Forecast, before: float, prefill_share: float) -> Forecast:
+    """Returns the forecast for the whole time: prefill keeps its seconds, decoding takes more or fewer (Amdahl's law).
+
+    ``before`` is the speed of the current block size while it decodes.
+    """
     time = prefill_share + (1 - prefill_share) * math.exp(-forecast.log_gain)
-    before = next(other.tokens_per_s for other in forecasts if other.block == current)
     sigma = forecast.log_sigma * (1 - prefill_share) * math.exp(-forecast.log_gain) / time
     return Forecast(forecast.block, before * (1 - prefill_share) / time, -math.log(time), sigma)
 

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 
 from dflash_controller.tuner.curve import GAP_DOUBLINGS
 from dflash_controller.tuner.estimate import Estimate
@@ -58,8 +59,6 @@ class StepTimes:
             self._seen[point.block, self._limits.regime(point.block, point.concurrency)].append((point.concurrency, point.prior))
         self._prices = prices(by_block, prior, self._limits)
         self._law = self._under(self._prices.price)
-        self._position_around = self._around(Price(position_s=math.sqrt(self._prices.position_variance)))
-        self._request_around = self._around(Price(request_s=math.sqrt(self._prices.request_variance)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -95,6 +94,15 @@ class StepTimes:
     def _under(self, price: Price) -> Law:
         return Law(self._by_block, self._prior, self._limits, price)
 
+    @cached_property
+    def _arounds(self) -> tuple[tuple[Law, Law] | None, tuple[Law, Law] | None]:
+        """Laws around the price of a position and around that of a request. Only the uncertainty needs them."""
+        prices = self._prices
+        return (
+            self._around(Price(position_s=math.sqrt(prices.position_variance))),
+            self._around(Price(request_s=math.sqrt(prices.request_variance))),
+        )
+
     def _around(self, sigma: Price) -> tuple[Law, Law] | None:
         """Returns the laws under prices a standard deviation lower and higher; None if the deviation is 0."""
         if sigma == Price():
@@ -113,8 +121,7 @@ class StepTimes:
     def _price_sigma(self, block: int, concurrency: float) -> float:
         """Returns the uncertainty of log s from that of the prices."""
         position, request = (
-            (around[1].log_s(block, concurrency) - around[0].log_s(block, concurrency)) / 2 if around else 0.0
-            for around in (self._position_around, self._request_around)
+            (around[1].log_s(block, concurrency) - around[0].log_s(block, concurrency)) / 2 if around else 0.0 for around in self._arounds
         )
         both = 0.0
         if position and request:
