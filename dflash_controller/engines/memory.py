@@ -13,6 +13,9 @@ from dflash_controller.engines.protocol import Fit, LaunchRequest
 
 LEAST_CONTEXT = 1024
 """Tokens of a request, prompt and answer, that must fit for each request that is asked for."""
+REMEDIES = ("lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor")
+"""What helps where requests do not fit, whatever holds the memory."""
+SMALLER_BLOCK = "use a smaller spec.blockSize"
 _DRAFTER_KV_HEADS = 8
 _SMALL_DTYPES = ("bfloat16", "float16", "bf16", "fp16")
 

@@ -81,7 +81,7 @@ def _now() -> Rows:
                 " minutes, so it reaches its full value two minutes after the beginning. A new revision counts after two minutes.",
                 "percentunit",
                 f"max({failed})",
-                levels=[(None, "green"), (0.01, "orange"), (FAILING, "red")],
+                levels=samples.failing("green"),
                 span=3,
                 nothing=samples.FEW,
             ).links([runbook("requests-failing")]),
@@ -140,7 +140,7 @@ def _deployments() -> Rows:
         Column("Requests/s", of("dflash:deployment_requests:rate2m"), "reqps", decimals=2),
         Column("Waiting", of("dflash:deployment_requests_waiting"), decimals=0, levels=[(None, "text"), (1.0, "orange")]),
         Column("TTFT p95", ttft, "s"),
-        Column("Failed", samples.failed_share(KEYS), "percentunit", levels=[(None, "text"), (0.01, "orange"), (FAILING, "red")]),
+        Column("Failed", samples.failed_share(KEYS), "percentunit", levels=samples.failing("text")),
         Column("Failed in 1 h", failed, decimals=0),
     ]
     table = rows(
@@ -193,7 +193,7 @@ def _traffic() -> Rows:
                 "percentunit",
                 Query(samples.failed_share(KEYS), NAME),
                 span=6,
-                levels=[(None, "transparent"), (0.01, "orange"), (FAILING, "red")],
+                levels=samples.failing("transparent"),
                 nothing=samples.FEW_REQUESTS,
             ).links([runbook("requests-failing")]),
             lines(

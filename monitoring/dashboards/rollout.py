@@ -28,7 +28,6 @@ from monitoring.dashboards.build import (
 from monitoring.dashboards.panels import Column, Query, lines, one, rows, states
 from monitoring.dashboards.phases import PHASE_COLORS, PHASES, TUNED_TOO, phase_codes
 from monitoring.dashboards.speculation import EQUAL_BLOCKS, LIMITS, SIDES_AT, decisions
-from monitoring.serving_alerts import FAILING
 
 UID = "dflash-rollout"
 SIDES = f"{NAME} {{{{role}}}} {{{{revision}}}}"
@@ -190,7 +189,7 @@ def _sides() -> Rows:
     pods = f"sum by ({samples.REVISION}) ({samples.at_the_time(of('dflash:revision_pods'))})"
     speed = f"({samples.rate_sum('generated_tokens', REVISION_KEYS)} / {pods})"
     by_pod = samples.ratio("failed_requests", "requests", (*POD_KEYS, "revision"), least=samples.REQUESTS, level="pod")
-    failing = [(None, "transparent"), (0.01, "orange"), (FAILING, "red")]
+    failing = samples.failing("transparent")
     return Rows(
         "Candidate and stable",
         [

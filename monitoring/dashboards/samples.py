@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from monitoring.dashboards.build import POD_KEYS, REVISION_KEYS, of
 from monitoring.engine_queries import RATE_WINDOW
+from monitoring.serving_alerts import FAILING
 
 WINDOW_S = 120
 """``RATE_WINDOW``, the window of every ``:rate2m``, in seconds."""
@@ -66,6 +67,11 @@ def acceptance_length(by: Sequence[str], *matchers: str, level: str = "revision"
 def failed_share(by: Sequence[str], *matchers: str) -> str:
     """Returns the share of requests that failed."""
     return ratio("failed_requests", "requests", by, *matchers, least=REQUESTS)
+
+
+def failing(below: str) -> list[tuple[float | None, str]]:
+    """Returns the levels of a share of failed requests; ``below`` is the colour below the first."""
+    return [(None, below), (0.01, "orange"), (FAILING, "red")]
 
 
 def stepped(what: str, *matchers: str, counter: str = "decode_steps") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,10 @@ def markdown(content: Mapping[str, Any]) -> str:
         lines += [f"**Requests: {content.get('answered', 0):,} answered, {content['failed']} failed** {content.get('errors') or ''}", ""]
     lines += _levels(content) + _decisions(content) + _rollouts(content) + _starts(content) + _changes(content)
     if warnings := content.get("warnings"):
-        lines += ["## Warnings of the engine", "", "| times | text |", "| --- | --- |"]
-        lines += [f"| {item['count']} | {_cell(item['text'])} |" for item in warnings] + [""]
+        lines += ["## Warnings of the engine", "", *_table("times | text", [(item["count"], _cell(item["text"])) for item in warnings])]
     if timeline := content.get("timeline"):
-        lines += ["## Time line", "", "| s | what | text |", "| --- | --- | --- |"]
-        lines += [f"| {item['at_s']} | {_cell(item['what'])} | {_cell(item['text'])} |" for item in timeline] + [""]
+        rows = [(item["at_s"], _cell(item["what"]), _cell(item["text"])) for item in timeline]
+        lines += ["## Time line", "", *_table("s | what | text", rows)]
     return "\n".join(lines)
 
 
@@ -110,28 +109,33 @@ def _levels(content: Mapping[str, Any]) -> list[str]:
     levels = all_levels(content)
     if not levels:
         return []
-    lines = [
+    rows = []
+    for level in levels:
+        product, client, off = level["product"], level["client"], compared(level)
+        rows.append(
+            (
+                level["block"],
+                level["clients"],
+                _number(client.get("tokens_per_second"), 0),
+                f"{_number(product.get('tokens_per_second'), 0)} ({_percent(off['tokens_per_second'])})",
+                f"{_number(product.get('acceptance_length'), 2)} ({_percent(off['acceptance_length'])})",
+                f"{_number(product.get('step_time_s'), 1, 1000)} ({_percent(off['step_time_s'])})",
+                f"{_number(product.get('concurrency'), 1)} ({_percent(off['concurrency'])})",
+                _number(client.get("time_to_first_token_mean_s"), 0, 1000),
+                level["failed"],
+                _excluded(product.get("samples") or []),
+            )
+        )
+    return [
         "## Product against clients",
         "",
         "Per replica. Percentages: the product's figure against the clients' (acceptance: against the imposed one).",
         "",
+        *_table(
+            "block | clients | tokens/s clients | product | acceptance | step ms | concurrency | TTFT ms | failed | left out of the curve",
+            rows,
+        ),
     ]
-    lines += [
-        "| block | clients | tokens/s clients | product | acceptance | step ms | concurrency | TTFT ms | failed | left out of the curve |"
-    ]
-    lines += ["| --- " * 10 + "|"]
-    for level in levels:
-        product, client, off = level["product"], level["client"], compared(level)
-        lines.append(
-            f"| {level['block']} | {level['clients']} | {_number(client.get('tokens_per_second'), 0)} "
-            f"| {_number(product.get('tokens_per_second'), 0)} ({_percent(off['tokens_per_second'])}) "
-            f"| {_number(product.get('acceptance_length'), 2)} ({_percent(off['acceptance_length'])}) "
-            f"| {_number(product.get('step_time_s'), 1, 1000)} ({_percent(off['step_time_s'])}) "
-            f"| {_number(product.get('concurrency'), 1)} ({_percent(off['concurrency'])}) "
-            f"| {_number(client.get('time_to_first_token_mean_s'), 0, 1000)} | {level['failed']} "
-            f"| {_excluded(product.get('samples') or [])} |"
-        )
-    return [*lines, ""]
 
 
 def _excluded(samples: Sequence[Mapping[str, Any]]) -> str:
@@ -145,12 +149,7 @@ def _decisions(content: Mapping[str, Any]) -> list[str]:
     if not levels:
         return []
     best = best_blocks(levels)
-    lines = ["## Prediction against measurement", ""]
-    lines += ["Percentages: against what clients measured at this block and load, where the tuner saw about this load.", ""]
-    lines += [
-        "| phase | block in use | clients | load seen by the tuner | predicted tokens/s by block | fastest predicted | fastest measured |"
-    ]
-    lines += ["| --- " * 7 + "|"]
+    rows = []
     said = [("advise", item) for item in content["phases"].get("advise", {}).get("said", ())]
     for phase, level in [*(("load", level) for level in levels), *said]:
         gauges, clients = level["told"]["gauges"], level["clients"]
@@ -160,11 +159,18 @@ def _decisions(content: Mapping[str, Any]) -> list[str]:
             f"{block}: {_number(value, 0)} ({_percent(_error(levels, int(block), clients, value) if alike else None)})"
             for block, value in sorted(level["predicted"].items(), key=lambda item: int(item[0]))
         )
-        lines.append(
-            f"| {phase} | {level['block']} | {clients} | {_number(seen, 1)} | {guesses} "
-            f"| {_number(gauges.get('tuner_recommended_block_size'), 0)} | {best.get(clients, '')} |"
-        )
-    return [*lines, ""]
+        recommended = _number(gauges.get("tuner_recommended_block_size"), 0)
+        rows.append((phase, level["block"], clients, _number(seen, 1), guesses, recommended, best.get(clients, "")))
+    return [
+        "## Prediction against measurement",
+        "",
+        "Percentages: against what clients measured at this block and load, where the tuner saw about this load.",
+        "",
+        *_table(
+            "phase | block in use | clients | load seen by the tuner | predicted tokens/s by block | fastest predicted | fastest measured",
+            rows,
+        ),
+    ]
 
 
 def _error(levels: list[dict[str, Any]], block: int, clients: int, predicted: float) -> float | None:
@@ -193,34 +199,41 @@ def best_blocks(levels: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def _rollouts(content: Mapping[str, Any]) -> list[str]:
-    rows = [(name, phase) for name, phase in content["phases"].items() if "ended" in phase or "requests_under_way" in phase]
+    rows = [
+        (
+            name,
+            phase.get("what", ""),
+            phase.get("ended", ""),
+            _number(phase.get("seconds"), 1),
+            phase.get("met", ""),
+            phase.get("failed", ""),
+            _cell(phase.get("message", "")),
+        )
+        for name, phase in content["phases"].items()
+        if "ended" in phase or "requests_under_way" in phase
+    ]
     if not rows:
         return []
-    lines = [
-        "## Changes and drain",
-        "",
-        "| phase | what | ended | seconds | answered by the candidate | failed | message |",
-        "| --- " * 7 + "|",
-    ]
-    for name, phase in rows:
-        lines.append(
-            f"| {name} | {phase.get('what', '')} | {phase.get('ended', '')} | {_number(phase.get('seconds'), 1)} "
-            f"| {phase.get('met', '')} | {phase.get('failed', '')} | {_cell(phase.get('message', ''))} |"
-        )
-    return [*lines, ""]
+    head = "phase | what | ended | seconds | answered by the candidate | failed | message"
+    return ["## Changes and drain", "", *_table(head, rows)]
 
 
 def _starts(content: Mapping[str, Any]) -> list[str]:
     processes = content.get("processes") or []
     if not processes:
         return []
-    lines = ["## Processes", "", "| pod | block | GPU | start to ready s | SIGTERM to end s | exit code |", "| --- " * 6 + "|"]
-    for item in processes:
-        lines.append(
-            f"| {item['pod']} | {item.get('block', '')} | {item.get('gpus', '')} | {_number(item.get('ready_s'), 1)} "
-            f"| {_number(item.get('stop_s'), 1)} | {item.get('exitCode', '')} |"
+    rows = [
+        (
+            item["pod"],
+            item.get("block", ""),
+            item.get("gpus", ""),
+            _number(item.get("ready_s"), 1),
+            _number(item.get("stop_s"), 1),
+            item.get("exitCode", ""),
         )
-    return [*lines, ""]
+        for item in processes
+    ]
+    return ["## Processes", "", *_table("pod | block | GPU | start to ready s | SIGTERM to end s | exit code", rows)]
 
 
 def _changes(content: Mapping[str, Any]) -> list[str]:
@@ -232,6 +245,12 @@ def _changes(content: Mapping[str, Any]) -> list[str]:
     lines += [f"* spec.engine.extraArgs of this run: `{' '.join(extra)}`"] if extra else []
     lines += [f"* {item['what']}: {item['why']}" for item in changes]
     return [*lines, ""]
+
+
+def _table(head: str, rows: Iterable[Sequence[object]]) -> list[str]:
+    """Returns the lines of a table and an empty one. ``head`` has its columns, divided by " | "."""
+    columns = head.split(" | ")
+    return [f"| {head} |", "| --- " * len(columns) + "|", *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
 
 def _number(value: float | None, digits: int, factor: float = 1.0) -> str:

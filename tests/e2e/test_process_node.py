@@ -125,6 +125,17 @@ def under_way(pool: ThreadPoolExecutor, url: str, tokens: int) -> Future[int]:
     return sent
 
 
+def delete_during_a_long_request(pods: Pods) -> None:
+    """Deletes the pod ``one`` while it works on a request that outlasts it, and waits until it is gone."""
+    url = pods.wait_ready("one")
+    with ThreadPoolExecutor(1) as pool:
+        cut = under_way(pool, url, 60_000)
+        pods.delete("one")
+        pods.wait_gone("one")
+        with pytest.raises(ConnectionError):
+            cut.result(10)
+
+
 def test_a_pod_runs_its_own_command_line_at_its_own_address_and_is_ready_when_its_probes_say_so(node: ProcessNode, pods: Pods) -> None:
     pods.create("one")
     wait_until(lambda: pods.engine("one").get("state", {}).get("running"), "the engine to run")
@@ -235,14 +246,7 @@ def test_a_deleted_pod_pauses_and_then_answers_what_is_under_way(node: ProcessNo
 
 def test_a_pod_that_outlasts_its_grace_period_is_killed(node: ProcessNode, pods: Pods) -> None:
     pods.create("one", spec={"terminationGracePeriodSeconds": 3})
-    url = pods.wait_ready("one")
-
-    with ThreadPoolExecutor(1) as pool:
-        cut = under_way(pool, url, 60_000)
-        pods.delete("one")
-        pods.wait_gone("one")
-        with pytest.raises(ConnectionError):
-            cut.result(10)
+    delete_during_a_long_request(pods)
 
     process = pods.process(node, "one")
     assert process["exitCode"] == 137
@@ -301,14 +305,7 @@ def test_engines_end_with_a_killed_node_agent_and_run_again_with_the_next_one(cl
 
 def test_a_pause_longer_than_the_grace_period_leaves_the_engine_two_seconds(node: ProcessNode, pods: Pods) -> None:
     pods.create("one", spec={"terminationGracePeriodSeconds": 2}, lifecycle={"preStop": {"exec": {"command": ["sleep", "60"]}}})
-    url = pods.wait_ready("one")
-
-    with ThreadPoolExecutor(1) as pool:
-        cut = under_way(pool, url, 60_000)
-        pods.delete("one")
-        pods.wait_gone("one")
-        with pytest.raises(ConnectionError):
-            cut.result(10)
+    delete_during_a_long_request(pods)
 
     process = pods.process(node, "one")
     assert process["sigkillAt"] - process["sigtermAt"] > 1.5  # never less, however busy the machine is

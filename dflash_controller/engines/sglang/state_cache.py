@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import Flag, parsed
-from dflash_controller.engines.memory import LEAST_CONTEXT, Holding, fit, fraction, holding, left_for_requests
+from dflash_controller.engines.memory import LEAST_CONTEXT, REMEDIES, SMALLER_BLOCK, Holding, fit, fraction, holding, left_for_requests
 from dflash_controller.engines.protocol import Fit, LaunchRequest
 from dflash_controller.engines.sglang.names import KV_DTYPE, NO_OVERLAP, STATE_DTYPE, STRATEGY
 
@@ -91,10 +91,10 @@ def _verified(request: LaunchRequest, settings: Mapping[str, str]) -> int:
 
 def _remedies(request: LaunchRequest, settings: Mapping[str, str]) -> tuple[str, ...]:
     written = [f"remove {flag.name} from spec.engine.extraArgs" for flag in parsed(request.extra_args) if flag.name in (SLOTS, RATIO)]
-    found = [*written, "lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor"]
+    found = [*written, *REMEDIES]
     if request.hybrid_target:
         if not settings.get(STATE_DTYPE):
             found.append(f"halve the state with {STATE_DTYPE}=bfloat16 in spec.engine.extraArgs")
         if request.speculation.max_block_size > 8:
-            found.append("use a smaller spec.blockSize")
+            found.append(SMALLER_BLOCK)
     return tuple(found)

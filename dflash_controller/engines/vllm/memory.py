@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dflash_controller.api.speculation import Off
 from dflash_controller.engines.flags import index, parsed
-from dflash_controller.engines.memory import LEAST_CONTEXT, fit, fraction, holding, left_for_requests
+from dflash_controller.engines.memory import LEAST_CONTEXT, REMEDIES, SMALLER_BLOCK, fit, fraction, holding, left_for_requests
 from dflash_controller.engines.protocol import Fit, LaunchRequest
 from dflash_controller.engines.releases import version
 
@@ -40,10 +40,8 @@ def estimate(request: LaunchRequest) -> Fit | None:
     available = left_for_requests(request, fraction(_settings(request).get(MEMORY, ""), _DEFAULT_FRACTION), _OVERHEAD)
     if each is None or available is None:
         return None
-    remedies = ["lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor"]
-    if request.hybrid_target and request.speculation.max_block_size > 8:
-        remedies.append("use a smaller spec.blockSize")
-    return fit(request, available, 0.0, each, tuple(remedies))
+    smaller = request.hybrid_target and request.speculation.max_block_size > 8
+    return fit(request, available, 0.0, each, (*REMEDIES, SMALLER_BLOCK) if smaller else REMEDIES)
 
 
 def held_per_request(request: LaunchRequest, context: float) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dflash_controller.api.defaults import speculation_of
 from dflash_controller.engines import ENGINES
-from dflash_controller.engines.memory import LEAST_CONTEXT
+from dflash_controller.engines.memory import LEAST_CONTEXT, REMEDIES
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.planning.revisions.revision import Revision
 
@@ -91,7 +91,7 @@ def _remedy(record: Revision) -> str:
     """
     engine, request = ENGINES[record.resolved.engine], record.resolved.launch_request(record.speculation)
     found, flag = engine.fit(request), engine.slots_flag(request)
-    remedies = found.remedies if found is not None else ("lower spec.engine.maxConcurrency", "raise spec.parallelism.tensor")
+    remedies = found.remedies if found is not None else REMEDIES
     if found is None and flag:
         remedies = (f"write {flag} in spec.engine.extraArgs if the memory holds it", *remedies)
     first, *rest = remedies

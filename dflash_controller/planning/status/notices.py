@@ -17,6 +17,7 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 NAMED = 3
 """Objects of others that the notice names."""
+_CONCURRENCY = frozenset({Reason.CONCURRENCY_LIMITED.value, Reason.CONCURRENCY_DOES_NOT_FIT.value})
 
 
 def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[dict[str, str]]:
@@ -82,9 +83,6 @@ def concurrency_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tup
     before = {notice["reason"] for notice in (state.deployment.get("status") or {}).get("notices") or ()}
     fresh = [notice for notice in shown.get("notices") or () if notice["reason"] in _CONCURRENCY and notice["reason"] not in before]
     return tuple(Event("Warning", notice["reason"], notice["message"]) for notice in fresh)
-
-
-_CONCURRENCY = frozenset({Reason.CONCURRENCY_LIMITED.value, Reason.CONCURRENCY_DOES_NOT_FIT.value})
 
 
 def _ignored(state: ReconcileState) -> str | None:
