@@ -261,6 +261,14 @@ COMBINATIONS: tuple[Combination, ...] = (
     # SGLang: scheduler
     Combination("sglang", ("--chunked-prefill-size=16",), "page size of 64", "divisible by page_size"),
     Combination("sglang", ("--chunked-prefill-size=2048",), None),
+    Combination(
+        "sglang",
+        ("--enable-hierarchical-cache", "--disable-radix-cache"),
+        "does not work with --disable-radix-cache",
+        "mutually exclusive",
+        dense=True,
+        remedied=("--enable-hierarchical-cache",),
+    ),
     Combination("sglang", ("--enable-pdmux",), "--enable-pdmux", "PD-Multiplexing"),
     Combination("sglang", ("--enable-two-batch-overlap",), "--enable-two-batch-overlap", "two batch overlap"),
     Combination("sglang", ("--enable-mixed-chunk",), None),

@@ -182,6 +182,8 @@ def _sglang_scheduling(now: tuple[int, ...], values: Values) -> str | None:
         page = 64
     if chunk > 0 and chunk % page:
         return "chunked_prefill_size must be divisible by page_size"
+    if values["enable_hierarchical_cache"] and values["disable_radix_cache"]:
+        return "The arguments enable-hierarchical-cache and disable-radix-cache are mutually exclusive and cannot be used at the same time."
     if values["enable_pdmux"] and chunk > 0:
         return "PD-Multiplexing is not compatible with chunked prefill."
     attention = values.get("enable_dp_attention") or (values.get("attn_dp_size") or 1) > 1

@@ -306,6 +306,9 @@ def _schedule(line: CommandLine) -> Iterator[Broken]:
     elif chunk is None and page > 0 and _LEAST_CHUNK % page:
         message = f"{_PAGE}={page} does not divide the prefill chunk, which SGLang chooses as a power of two of at least {_LEAST_CHUNK}"
         yield Broken((_PAGE,), message, f"Use a power of two, or add {_CHUNK} with a multiple of {page}")
+    if line.on("--enable-hierarchical-cache") and line.on("--disable-radix-cache"):
+        message = "--enable-hierarchical-cache does not work with --disable-radix-cache"
+        yield Broken(("--enable-hierarchical-cache", "--disable-radix-cache"), message, "Remove one of them")
     if line.on("--enable-pdmux") and (chunk is None or chunk > 0):
         yield Broken(("--enable-pdmux",), "--enable-pdmux does not work with chunked prefill", f"Add {_CHUNK}=-1, or remove --enable-pdmux")
     if line.on("--enable-two-batch-overlap") and attention_data_parallel(line) == 1 and line.get(_EXCHANGE, "none") == "none":
@@ -371,6 +374,7 @@ CHECKED = frozenset(
         "--device",
         "--disable-radix-cache",
         "--enable-deterministic-inference",
+        "--enable-hierarchical-cache",
         "--enable-layernorm-sp",
         "--enable-dp-attention",
         "--enable-linear-replayssm",
