@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from testbed.binaries import cache_root
 from testbed.processes import RecordedProcess
 
 # 127.0.0.0/16 stays free: the servers themselves and resolvers use it.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _SLOTS = range(1, 255)
 _PORTS_PER_CLUSTER = 6
 _FIRST_PORT = 21000  # 254 times 6 from here stay below the ports that the kernel assigns
@@ -49,8 +51,10 @@ class Workspace:
     def claim(cls, name: str | None = None) -> Workspace:
         """Returns a fresh directory owned by this process, after removing what dead owners left. Without a name one is generated.
 
-        Raises WorkspaceError if a running or kept cluster has the name.
+        Raises WorkspaceError if a running or kept cluster has the name, or if it is none that a directory and kwok can have.
         """
+        if name is not None and not _NAME.fullmatch(name):
+            raise WorkspaceError(f"{name!r} is no name of a cluster: use lower-case letters, digits and '-', at most 40 of them")
         with machine_lock():
             sweep()
             taken = {workspace.slot for workspace in existing()}

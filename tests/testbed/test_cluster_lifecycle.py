@@ -114,6 +114,13 @@ def test_a_name_in_use_is_refused(second: Cluster) -> None:
     assert second.api.is_ready()
 
 
+@pytest.mark.parametrize("name", ["Bad Name", "", "a/b", "../a", "-a", "a" * 41])
+def test_a_name_that_is_none_is_refused_before_anything_starts(name: str) -> None:
+    with pytest.raises(workspace.WorkspaceError, match="is no name of a cluster"):
+        Cluster(name).start()
+    assert name not in {existing.name for existing in workspace.existing()}
+
+
 def test_a_cluster_left_running_stays_until_it_is_taken_down(capsys: pytest.CaptureFixture[str]) -> None:
     name = f"kept-{os.getpid()}"
     assert main(["up", "--name", name, "--nodes", "1", "--cpu-nodes", "0", "--product", "NVIDIA-H200"]) == 0
