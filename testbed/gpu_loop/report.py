@@ -93,7 +93,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     setup = content.get("setup", {})
     lines = [f"# {setup.get('engine')} {setup.get('release')}: {setup.get('model')}, {setup.get('product')}", ""]
     lines += [f"* {name}: {value}" for name, value in setup.items()]
-    lines += [f"* began {content['began']}", f"* phases done: {', '.join(content['phases']) or 'none'}", ""]
+    lines += [f"* began {content['began']}", f"* phases done: {', '.join(_done(content)) or 'none'}", ""]
     if "failed" in content:
         lines += [f"**Requests: {content.get('answered', 0):,} answered, {content['failed']} failed** {content.get('errors') or ''}", ""]
     lines += _levels(content) + _decisions(content) + _rollouts(content) + _starts(content) + _changes(content)
@@ -103,6 +103,10 @@ def markdown(content: Mapping[str, Any]) -> str:
         rows = [(item["at_s"], _cell(item["what"]), _cell(item["text"])) for item in timeline]
         lines += ["## Time line", "", *_table("s | what | text", rows)]
     return "\n".join(lines)
+
+
+def _done(content: Mapping[str, Any]) -> list[str]:
+    return [name for name, phase in content["phases"].items() if "skipped" not in phase]
 
 
 def _levels(content: Mapping[str, Any]) -> list[str]:

@@ -56,3 +56,8 @@ def test_each_phase_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
     report.add("serve", {"ready": True})
     assert json.loads((tmp_path / "report.json").read_text())["phases"] == {"serve": {"ready": True}}
     assert "phases done: serve" in (tmp_path / "report.md").read_text()
+
+
+def test_a_phase_that_was_left_out_is_not_said_to_be_done() -> None:
+    content = {"began": "now", "phases": {"serve": {"ready": True}, "auto": {"skipped": "3 s of the budget were left, and it needs 150 s"}}}
+    assert "* phases done: serve\n" in markdown(content)
