@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from testbed.binaries import BinaryError
 from testbed.gpu_loop.phases import PHASES, least_s, start_s
 from testbed.gpu_loop.run import Progress, Run, collect, running
-from testbed.gpu_loop.setup import Setup, SetupError
+from testbed.gpu_loop.setup import BLOCKS, Setup, SetupError
 from testbed.gpu_loop.shapes import SHAPES
 from testbed.process_node.gpus import NoGpuError, find_gpus
 from testbed.workspace import WorkspaceError
@@ -44,29 +45,76 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--model", default="dense", help=f"{', '.join(SHAPES)} (shapes without weights), a hub name or a folder")
     run.add_argument("--drafter", help="hub name or folder of the drafter, with a model that has weights")
     run.add_argument("--served-as", help="hub name that a folder of weights stands for, so that the catalog knows it")
-    run.add_argument("--layers", type=int, help="fewer layers of a shape, for speed")
+    run.add_argument("--layers", type=_count, help="fewer layers of a shape, for speed")
     run.add_argument("--python", help="interpreter of the environment that has the engine (default: python3 on PATH)")
     run.add_argument("--engine-version", help="release of the engine (default: what its environment says)")
-    run.add_argument("--engine-env", action="append", default=[], metavar="NAME=VALUE", help="variable of the environment, as of an image")
-    run.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for spec.engine.env")
+    run.add_argument(
+        "--engine-env",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="variable of the environment, as of an image",
+    )
+    run.add_argument("--env", type=_variable, action="append", default=[], metavar="NAME=VALUE", help="variable for spec.engine.env")
     run.add_argument("--extra-arg", action="append", default=[], metavar="--FLAG=VALUE", help="flag for spec.engine.extraArgs")
     run.add_argument("--simulator", action="store_true", help="the engine simulator is the engine: no GPU is needed")
-    run.add_argument("--gpus", type=int, help="use only so many GPUs (default: all)")
-    run.add_argument("--replicas", type=int, default=1, help="replicas; with as many as GPUs a candidate takes the place of one")
-    run.add_argument("--share", type=int, help="offer each GPU so many times (default: 2 with one GPU, for a trial beside what serves)")
-    run.add_argument("--memory", type=float, help="share of a GPU's memory for one engine (default: 0.42 on a shared GPU)")
+    run.add_argument("--gpus", type=_count, help="use only so many GPUs (default: all)")
+    run.add_argument("--replicas", type=_count, default=1, help="replicas; with as many as GPUs a candidate takes the place of one")
+    run.add_argument("--share", type=_count, help="offer each GPU so many times (default: 2 with one GPU, for a trial beside what serves)")
+    run.add_argument("--memory", type=_share, help="share of a GPU's memory for one engine (default: 0.42 on a shared GPU)")
     run.add_argument(
-        "--max-concurrency", type=int, default=40, help="spec.engine.maxConcurrency (default %(default)s: more than clients, so none waits)"
+        "--max-concurrency",
+        type=_count,
+        default=40,
+        help="spec.engine.maxConcurrency (default %(default)s: more than clients, so none waits)",
     )
-    run.add_argument("--levels", default="1,8,32", help="numbers of clients (default %(default)s)")
-    run.add_argument("--level-seconds", type=float, default=25.0, help="length of each measurement (default %(default)s)")
-    run.add_argument("--budget", type=float, default=1500.0, help="seconds for everything; phases that no longer fit are left out")
+    run.add_argument("--levels", type=_levels, default=(1, 8, 32), help="numbers of clients (default 1,8,32)")
+    run.add_argument("--first-block", type=int, choices=BLOCKS, default=BLOCKS[0], help="block size to begin with (default %(default)s)")
+    run.add_argument("--level-seconds", type=_seconds, default=25.0, help="length of each measurement (default %(default)s)")
+    run.add_argument("--budget", type=_seconds, default=1500.0, help="seconds for everything; phases that no longer fit are left out")
     run.add_argument("--phases", default=",".join(PHASES), help="which, in this order (default: all)")
     run.add_argument("--no-prometheus", action="store_true", help="the operator scrapes the engines itself")
     run.add_argument("--keep", metavar="NAME", help="leave everything running afterwards; `python -m testbed down --name NAME` ends it")
     for command in (run, commands.add_parser("status", help="show where a run stands")):
         command.add_argument("--out", type=Path, default=Path("gpu-report"), help="folder of the report (default %(default)s)")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    return tuple(_count(part.strip()) for part in text.split(","))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _share(text: str) -> float:
+    if not 0 < _number(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1, such as 0.42")
+    return float(text)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < _number(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return float(text)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -92,10 +140,11 @@ def _run(options: argparse.Namespace) -> int:
         share=share,
         memory=options.memory or (0.42 if share > 1 and not options.simulator else None),
         max_concurrency=options.max_concurrency,
-        levels=tuple(int(part) for part in options.levels.split(",")),
+        levels=options.levels,
+        first_block=options.first_block,
         extra_args=tuple(options.extra_arg),
-        env=dict(entry.split("=", 1) for entry in options.env),
-        engine_env=dict(entry.split("=", 1) for entry in options.engine_env),
+        env=dict(options.env),
+        engine_env=dict(options.engine_env),
     )
     setup.release()
     setup.out.mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,11 @@ def load(run: Run) -> Object:
 
 
 def change_by_hand(run: Run) -> Object:
-    """Asks for the other block size, so that both are measured."""
-    other = next(block for block in BLOCKS if block != _block(run))
+    """Asks for the other block size, so that both are measured. Where the tuner has changed it already, nothing is asked."""
+    current = _block(run)
+    if not any(level["block"] == current for level in all_levels(run.report.content)):
+        return {"skipped": f"block {current} is in use and not measured yet"}
+    other = next(block for block in BLOCKS if block != current)
     run.resize(_TRIAL_CLIENTS)
     return _follow(run, f"spec.blockSize: {other}", lambda: run.deployment.patch({"blockSize": other}), limit_s=_limit(run, 1, 90))
 
@@ -81,22 +84,32 @@ def advise(run: Run) -> Object:
 
 
 def auto(run: Run) -> Object:
-    """Lets the tuner act at a load for which the other block size was faster, if there is one."""
+    """Lets the tuner act at a load for which the other block size was faster, if there is one.
+
+    Where the other one is not measured yet, the load is the one for which the tuner predicts most of it.
+    """
     current, levels = _block(run), all_levels(run.report.content)
     other = next(block for block in BLOCKS if block != current)
 
+    known = any(level["block"] == other for level in levels)
+    told_of = {level["clients"]: level["predicted"] for level in levels if level["block"] == current}
+
     def lead(clients: int) -> float:
-        there, here = measured(levels, other, clients), measured(levels, current, clients)
+        guesses = told_of.get(clients, {})
+        there = measured(levels, other, clients) if known else guesses.get(str(other))
+        here = measured(levels, current, clients) if known else guesses.get(str(current))
         return there / here if there and here else 0.0
 
     # A trial needs traffic on both sides: with one client it decides little.
-    busy = [clients for clients in run.setup.levels if clients >= _TRIAL_CLIENTS and lead(clients) > 1 + _WORTH]
-    clients = max(busy or run.setup.levels, key=lead)
+    enough = [clients for clients in run.setup.levels if clients >= _TRIAL_CLIENTS]
+    busy = [clients for clients in enough if lead(clients) > 1 + _WORTH]
+    clients = max(busy or (run.setup.levels if known else enough) or run.setup.levels, key=lead)
     gain = 100 * (lead(clients) - 1)
     run.resize(clients)
-    run.timeline.note("load", f"{clients} clients; block {other} measured {gain:+.1f} % against {current}")
-    # Where the other block is no faster, the right decision is to stay, and a minute shows it.
-    patience_s = _PATIENT_S if gain > 100 * _WORTH else _STAYS_S
+    how = "measured" if known else "predicted"
+    run.timeline.note("load", f"{clients} clients; block {other} {how} {gain:+.1f} % against {current}")
+    # Where the other block is known to be no faster, the right decision is to stay, and a minute shows it.
+    patience_s = _PATIENT_S if gain > 100 * _WORTH or not known else _STAYS_S
     found = _follow(
         run,
         f"Auto at {clients} clients",
@@ -106,7 +119,7 @@ def auto(run: Run) -> Object:
     )
     after = _block(run)
     run.deployment.patch({"tuning": {"mode": "Advise"}})
-    return {**found, "clients": clients, "other": other, "gain_measured_percent": gain, "block_after": after}
+    return {**found, "clients": clients, "other": other, f"gain_{how}_percent": gain, "block_after": after}
 
 
 def collapse(run: Run) -> Object:

@@ -51,6 +51,7 @@ class Setup:
     memory: float | None = None
     max_concurrency: int = 40
     levels: tuple[int, ...] = (1, 8, 32)
+    first_block: int = BLOCKS[0]
     replicas: int = 1
     grace_s: int = 180
     extra_args: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ class Setup:
             },
             "accelerator": {"product": product},
             "replicas": self.replicas,
-            "blockSize": BLOCKS[0],
+            "blockSize": self.first_block,
             "tuning": {"mode": "Advise", "blockSizes": sorted(BLOCKS), **TUNING},
             "rollout": self.rollout(),
             "podTemplate": {"terminationGracePeriodSeconds": self.grace_s},

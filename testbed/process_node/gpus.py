@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Gpu:
 
 
 def find_gpus() -> list[Gpu]:
-    """Returns the GPUs that nvidia-smi lists. Raises NoGpuError."""
+    """Returns the GPUs that nvidia-smi lists; of these those in ``CUDA_VISIBLE_DEVICES`` if it is set, by index. Raises NoGpuError."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -36,7 +37,23 @@ def find_gpus() -> list[Gpu]:
     gpus = parse_gpus(answer.stdout)
     if not gpus:
         raise NoGpuError("an NVIDIA GPU is needed (nvidia-smi lists none)")
-    return gpus
+    return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: Sequence[Gpu], devices: str | None) -> list[Gpu]:
+    """Returns the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order; all where it is not set. Raises NoGpuError.
+
+    CUDA also takes UUIDs there. They are refused, because nothing else here knows them.
+    """
+    if devices is None:
+        return list(gpus)
+    by_index = {str(gpu.index): gpu for gpu in gpus}
+    names = [name.strip() for name in devices.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in by_index]:
+        raise NoGpuError(f"CUDA_VISIBLE_DEVICES names {', '.join(unknown)}; the indexes of the GPUs are {', '.join(by_index)}")
+    if not names:
+        raise NoGpuError("CUDA_VISIBLE_DEVICES is empty, which hides every GPU")
+    return [by_index[name] for name in names]
 
 
 def parse_gpus(listing: str) -> list[Gpu]:

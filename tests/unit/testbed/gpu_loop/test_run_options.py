@@ -98,3 +98,32 @@ def test_a_candidate_takes_the_place_of_a_replica_only_where_no_gpu_is_free(
 def test_more_replicas_than_gpus_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"--out={tmp_path}", "--simulator", "--gpus=2", "--replicas=3"]) == 2
     assert capsys.readouterr().err == "make gpu: 3 replicas need as many GPUs; there are 2, each offered 1 times\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--levels=1,eight", "--levels: 'eight' is no number of at least 1"),
+        ("--levels=", "--levels: '' is no number of at least 1"),
+        ("--replicas=0", "--replicas: '0' is no number of at least 1"),
+        ("--gpus=-1", "--gpus: '-1' is no number of at least 1"),
+        ("--layers=all", "--layers: 'all' is no number of at least 1"),
+        ("--memory=42", "--memory: '42' is no share between 0 and 1, such as 0.42"),
+        ("--budget=nan", "--budget: 'nan' is no number of seconds above 0"),
+        ("--level-seconds=-5", "--level-seconds: '-5' is no number of seconds above 0"),
+        ("--engine-env=HF_HUB_OFFLINE", "--engine-env: 'HF_HUB_OFFLINE' is not NAME=VALUE"),
+        ("--env==1", "--env: '=1' is not NAME=VALUE"),
+        ("--first-block=12", "--first-block: invalid choice: 12 (choose from 8, 16)"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, said: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--simulator", f"--out={tmp_path / 'report'}", option])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: argument {said}")
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_first_block_size_is_the_one_asked_for(tmp_path: Path) -> None:
+    setup = Setup(engine="sglang", model="hybrid", out=tmp_path, version="0.5.17", first_block=16)
+    assert setup.spec("NVIDIA-H200")["blockSize"] == 16

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.process_node.gpus import Gpu, GpuShares, NoGpuError, find_gpus, parse_gpus
+from testbed.process_node.gpus import Gpu, GpuShares, NoGpuError, find_gpus, parse_gpus, visible
 
 TWO = [Gpu(0, "NVIDIA-H200"), Gpu(1, "NVIDIA-H200")]
 
@@ -48,3 +48,16 @@ def test_a_shared_gpu_serves_several_pods_and_the_least_used_one_comes_first() -
     assert shares.capacity == 4
     assert [shares.take(holder, 1) for holder in "abcde"] == [[0], [1], [0], [1], None]
     assert GpuShares(TWO[:1], share=2).take("a", 2) is None  # one GPU is never two for the same pod
+
+
+@pytest.mark.parametrize(("devices", "left"), [(None, TWO), ("1", TWO[1:]), ("1, 0", [TWO[1], TWO[0]]), ("0,", TWO[:1])])
+def test_only_the_gpus_that_cuda_may_see_are_offered(devices: str | None, left: list[Gpu]) -> None:
+    assert visible(TWO, devices) == left
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"), [("", "is empty, which hides every GPU"), ("0,2", "names 2; the indexes of the GPUs are 0, 1")]
+)
+def test_a_choice_of_gpus_that_leaves_none_or_an_unknown_one_is_refused(devices: str, said: str) -> None:
+    with pytest.raises(NoGpuError, match=said):
+        visible(TWO, devices)
