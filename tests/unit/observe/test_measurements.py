@@ -82,7 +82,7 @@ class Fleet:
             },
         )
         self.deployment = deployment
-        self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings())
+        self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings(), 60.0)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from dflash_controller.observe.sources.scrape.ring import Ring
 from testbed.measured_tables import Length, Speed
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.faults import Faults
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import ModelTable, Table, seed_table
 from tests.support.releases import default_release
@@ -38,9 +39,11 @@ def engine(name: str, block: int = 16, table: ModelTable | None = None) -> Simul
     return made
 
 
-def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False) -> list[LoadSample | None]:
+def loaded(
+    simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False, warm_up_s: float = 0.0
+) -> list[LoadSample | None]:
     """Load samples of 30 s while ``clients(time)`` clients each send their next request once they have their answer."""
-    follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1), Ring(300.0)
+    follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1, warm_up_s), Ring(300.0)
     dialect = ENGINES[simulated.settings.engine].metric_schema
     flying: list[Request] = []
     made: list[LoadSample | None] = []
@@ -181,3 +184,22 @@ def test_neither_way_of_telling_sglangs_step_time_is_right_alone() -> None:
                 wrong.append(told.value / step_s(rising.batch.table, 16, len(flying)) - 1)
         now = rising.batch.step()
     assert min(wrong) < -0.1
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_an_engine_that_compiles_kernels_under_load_misleads_nobody(name: str) -> None:
+    """Every shape is slow once, also those of loads that come later; what remains is the table's."""
+
+    def clients(now: float) -> int:
+        return 2 if now < 180 else 8 if now < 360 else 32
+
+    def worst(warm_up_s: float) -> float:
+        simulated = engine(name)
+        simulated.set_faults(Faults(step_time=SLOWER, compile_s=6.0))
+        made = loaded(simulated, clients, 540.0, warm_up_s=warm_up_s)
+        fit = errors(simulated, made)
+        assert len(fit) >= 6
+        return max(fit)
+
+    assert worst(0.0) > 0.1
+    assert worst(60.0) < 0.05

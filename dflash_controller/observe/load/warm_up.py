@@ -1,0 +1,59 @@
+"""Whether an engine process has served enough load for its step times to be learned. Pure.
+
+Engines compile kernels while they serve: Triton and FlashInfer do so when the first request of a shape comes, a shape being a range of batch
+sizes or of prompt lengths. vLLM warns of it ("Triton kernel JIT compilation during inference", five kernels on an H200) and the steps in
+question last longer. On that H200 the first minute under load made block 8 look slow at 8 clients (192 ms to the first token instead of
+some 70), and the tuner drew a wrong curve from it: docs/real-engines.md, "The tuner advised wrongly at first".
+
+So it is load that warms an engine and not time: an engine that is idle for an hour after it became Ready is as slow at its first requests
+as any. The time under load is told by the engine's own counter of passes, which only a new process sets back. A restart of the operator
+or a gap in the metrics does not, and with several replicas each one counts for itself.
+
+A batch size that the process has not run yet needs other kernels. They are specialised by powers of two, as are most graphs.
+"""
+
+from __future__ import annotations
+
+import math
+
+LEVEL = 0.25
+"""Part of the warm-up that a process must have served at a level of load, or above. Chosen, not measured: one or two load samples."""
+_ALIKE = 0.1
+"""Doublings by which a mean batch may exceed a power of two without being of the next level: 7 %, more than the error of the mean."""
+_LONGEST_STEP_S = 0.2
+"""Passes in warm-up count for no more than this. (Steps of the largest targets measured last 0.1 s.) One that stands still for a minute
+because it compiles shows that one pass was served, not a minute of load."""
+
+
+class WarmUp:
+    """Follows one pod. ``warm_up_s``: seconds under load that a process must have served; 0: every process is warm."""
+
+    def __init__(self, warm_up_s: float) -> None:
+        self._warm_up_s = warm_up_s
+        self._total = 0.0
+        self._served_s: dict[int, float] = {}
+        """Seconds under load of this process, by level of load."""
+
+    def lasts(self, total: float, passes: float, seconds: float, step_s: float, batch: float) -> bool:
+        """Take a window of ``seconds`` with ``passes``, and return whether the process was in its warm-up when it began.
+
+        ``total`` are the passes of the process at the window's end. Those that no window told of (before the operator's start, or in a gap
+        of the metrics) count with the step time and the load of this one.
+        """
+        self._begin(total)
+        level = math.ceil(math.log2(max(1.0, batch)) - _ALIKE)
+        step_s = min(step_s, _LONGEST_STEP_S)
+        self._serve(level, max(0.0, total - passes - self._total) * step_s)
+        at_level_s = sum(served_s for known, served_s in self._served_s.items() if known >= level)
+        lasts = sum(self._served_s.values()) < self._warm_up_s or at_level_s < LEVEL * self._warm_up_s
+        self._serve(level, min(seconds, passes * step_s))
+        self._total = total
+        return lasts
+
+    def _begin(self, total: float) -> None:
+        """Forget the process before, if this is another: its counter begins again."""
+        if total < self._total:
+            self._total, self._served_s = 0.0, {}
+
+    def _serve(self, level: int, seconds: float) -> None:
+        self._served_s[level] = self._served_s.get(level, 0.0) + seconds
