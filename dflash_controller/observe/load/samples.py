@@ -87,7 +87,7 @@ class Follower:
             )
         step_s, steady = self._step_time(window.seconds, seen)
         total = window.totals.get(self._passes)
-        warming = total is not None and self._warm_up.lasts(total, seen.passes, window.seconds, step_s, seen.batch)
+        warming = total is not None and self._warm_up.lasts(total, seen.passes, step_s, seen.batch)
         prefill = None if seen.prefill_s is None else max(0.0, min(_MOST, seen.prefill_s / (step_s * seen.passes)))
         return LoadSample(
             at_s=end_s,

@@ -15,45 +15,56 @@ A batch size that the process has not run yet needs other kernels. They are spec
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from dataclasses import dataclass
 
-LEVEL = 0.25
+LEVEL = 0.5
 """Part of the warm-up that a process must have served at a level of load, or above. Chosen, not measured: one or two load samples."""
+_ENOUGH = 0.9
+"""Of these times. Windows under full load are busy for a little less than they last, and one more would be left out for that."""
 _ALIKE = 0.1
 """Doublings by which a mean batch may exceed a power of two without being of the next level: 7 %, more than the error of the mean."""
 _LONGEST_STEP_S = 0.2
-"""Passes in warm-up count for no more than this. (Steps of the largest targets measured last 0.1 s.) One that stands still for a minute
-because it compiles shows that one pass was served, not a minute of load."""
+"""Passes count for no more than this. (Steps of the largest targets measured last 0.1 s.) One that stands still for a minute because it
+compiles shows that one pass was served, not a minute of load."""
+
+
+@dataclass(slots=True)
+class _Level:
+    passes: float = 0.0
+    step_s: float = _LONGEST_STEP_S
+    """The shortest seen. With it the passes count, so that time spent on compiling does not."""
+
+    @property
+    def served_s(self) -> float:
+        return self.passes * self.step_s
 
 
 class WarmUp:
     """Follows one pod. ``warm_up_s``: seconds under load that a process must have served; 0: every process is warm."""
 
     def __init__(self, warm_up_s: float) -> None:
-        self._warm_up_s = warm_up_s
+        self._warm_up_s = _ENOUGH * warm_up_s
         self._total = 0.0
-        self._served_s: dict[int, float] = {}
-        """Seconds under load of this process, by level of load."""
+        """Passes of the process at the end of the last window."""
+        self._levels: defaultdict[int, _Level] = defaultdict(_Level)
+        """What this process has served, by the batch's power of two."""
 
-    def lasts(self, total: float, passes: float, seconds: float, step_s: float, batch: float) -> bool:
-        """Take a window of ``seconds`` with ``passes``, and return whether the process was in its warm-up when it began.
+    def lasts(self, total: float, passes: float, step_s: float, batch: float) -> bool:
+        """Take a window with ``passes``, and return whether the process was in its warm-up when it began.
 
-        ``total`` are the passes of the process at the window's end. Those that no window told of (before the operator's start, or in a gap
-        of the metrics) count with the step time and the load of this one.
+        ``total`` are the passes of the process at the window's end; a fall means another process. Those that no window told of (before the
+        operator's start, or in a gap of the metrics) count with the step time and the load of this one.
         """
-        self._begin(total)
-        level = math.ceil(math.log2(max(1.0, batch)) - _ALIKE)
-        step_s = min(step_s, _LONGEST_STEP_S)
-        self._serve(level, max(0.0, total - passes - self._total) * step_s)
-        at_level_s = sum(served_s for known, served_s in self._served_s.items() if known >= level)
-        lasts = sum(self._served_s.values()) < self._warm_up_s or at_level_s < LEVEL * self._warm_up_s
-        self._serve(level, min(seconds, passes * step_s))
-        self._total = total
-        return lasts
-
-    def _begin(self, total: float) -> None:
-        """Forget the process before, if this is another: its counter begins again."""
         if total < self._total:
-            self._total, self._served_s = 0.0, {}
-
-    def _serve(self, level: int, seconds: float) -> None:
-        self._served_s[level] = self._served_s.get(level, 0.0) + seconds
+            self._total = 0.0
+            self._levels.clear()
+        place = math.ceil(math.log2(max(1.0, batch)) - _ALIKE)
+        level = self._levels[place]
+        level.step_s = min(level.step_s, step_s)
+        level.passes += max(0.0, total - passes - self._total)
+        served_s = sum(one.served_s for one in self._levels.values())
+        at_level_s = sum(one.served_s for known, one in self._levels.items() if known >= place)
+        level.passes += passes
+        self._total = total
+        return served_s < self._warm_up_s or at_level_s < LEVEL * self._warm_up_s

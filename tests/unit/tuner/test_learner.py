@@ -535,7 +535,8 @@ def test_a_change_is_not_compared_with_the_prediction_by_windows_of_a_warm_up() 
     learner = Learner(PRIOR)
     fed(learner, 1, 30)
     noted(learner, 31, 1, weighed(16, change_to=8, _8=20.0))
-    now_s = fed(learner, 32, 10, block=8, slower=2.0, excluded="WarmUp")
+    slow = {"block": 8, "step_s": 2 * step_s(8, 8.0)}
+    now_s = fed(learner, 32, 10, **slow, excluded="WarmUp")
     assert (learner.learned(now_s).misses, learner.learned(now_s).model_error) == (0, 0.0)
-    now_s = fed(learner, 42, 10, block=8, slower=2.0)
+    now_s = fed(learner, 42, 10, **slow)
     assert learner.learned(now_s).misses == 1
