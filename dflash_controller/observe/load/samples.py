@@ -99,7 +99,7 @@ class Follower:
             committed=seen.committed,
             tokens=seen.tokens,
             survival=seen.survival,
-            excluded=(WARM_UP if warming else seen.excluded) or (PREFILL if _prefilling(seen, prefill) else "") or ("" if steady else "Unsteady"),
+            excluded=WARM_UP if warming else seen.excluded or _unfit(seen, prefill, steady),
             requests=seen.ended.requests,
             context=seen.ended.context,
             prefill_share=round(prefill or 0.0, 4),
@@ -148,6 +148,12 @@ class Follower:
 def _near(one: float, other: float, factor: float, requests: float) -> bool:
     low, high = sorted((one, other))
     return high <= factor * low + requests
+
+
+def _unfit(seen: DecodeWindow, prefill: float | None, steady: bool) -> str:
+    if _prefilling(seen, prefill):
+        return PREFILL
+    return "" if steady else "Unsteady"
 
 
 def _prefilling(seen: DecodeWindow, share: float | None) -> bool:

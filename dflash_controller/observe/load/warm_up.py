@@ -1,13 +1,13 @@
 """Whether an engine process has served enough load for its step times to be learned. Pure.
 
-Engines compile kernels while they serve: Triton and FlashInfer do so when the first request of a shape comes, a shape being a range of batch
-sizes or of prompt lengths. vLLM warns of it ("Triton kernel JIT compilation during inference", five kernels on an H200) and the steps in
-question last longer. On that H200 the first minute under load made block 8 look slow at 8 clients (192 ms to the first token instead of
-some 70), and the tuner drew a wrong curve from it: docs/real-engines.md, "The tuner advised wrongly at first".
+Engines compile kernels while they serve: Triton and FlashInfer do so when the first request of a shape comes, a shape being a range of
+batch sizes or of prompt lengths. Steps last longer meanwhile. On an H200 vLLM 0.26 compiled five kernels in the first minute under load.
+The first token took 192 ms at 8 clients in it (68 ms later, in another engine), and the tuner drew a wrong curve from its step times:
+docs/real-engines.md, "The tuner advised wrongly at first".
 
-So it is load that warms an engine and not time: an engine that is idle for an hour after it became Ready is as slow at its first requests
-as any. The time under load is told by the engine's own counter of passes, which only a new process sets back. A restart of the operator
-or a gap in the metrics does not, and with several replicas each one counts for itself.
+So it is load that warms an engine and not time: one that is idle for an hour after it became Ready is as slow at its first requests as any.
+The time under load is told by the engine's own counter of passes, which only a new process sets back. A restart of the operator or a gap in
+the metrics does not, and with several replicas each one counts for itself.
 
 A batch size that the process has not run yet needs other kernels. They are specialised by powers of two, as are most graphs.
 """

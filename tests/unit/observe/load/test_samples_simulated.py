@@ -191,12 +191,12 @@ def test_an_engine_that_compiles_kernels_under_load_misleads_nobody(name: str) -
     """Every shape is slow once, also those of loads that come later and grow gently; what remains is the table's."""
 
     def clients(now: float) -> int:
-        return 4 if now < 180 else 6 if now < 360 else 9
+        return (1, 2, 3, 5)[min(3, int(now // 150))]
 
     def worst(warm_up_s: float) -> float:
         simulated = engine(name)
         simulated.set_faults(Faults(step_time=SLOWER, compile_s=6.0))
-        made = loaded(simulated, clients, 540.0, warm_up_s=warm_up_s)
+        made = loaded(simulated, clients, 600.0, warm_up_s=warm_up_s)
         fit = errors(simulated, made)
         assert len(fit) >= 6
         return max(fit)
