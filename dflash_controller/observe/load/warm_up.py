@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-LEVEL = 0.5
+LEVEL = 0.25
 """Part of the warm-up that a process must have served at a level of load, or above. Chosen, not measured: one or two load samples."""
 _ENOUGH = 0.9
 """Of these times. Windows under full load are busy for a little less than they last, and one more would be left out for that."""
