@@ -122,10 +122,10 @@ def test_a_mean_load_about_a_power_of_two_is_one_level() -> None:
 
 
 def test_a_pass_that_stands_still_is_no_time_under_load() -> None:
-    """Two passes of 15 s that compile are followed by a minute of load that is left out all the same."""
+    """Passes of 15 s that compile for two minutes are followed by a minute of load that is left out all the same."""
     process, following = Process(), follower()
-    windows = [process.serve(step_s=15.0), process.serve(step_s=15.0), process.serve(), process.serve(), process.serve()]
-    assert why(following, windows) == ["WarmUp", "WarmUp", "WarmUp", "WarmUp", ""]
+    assert why(following, [process.serve(step_s=15.0) for _ in range(4)]) == ["WarmUp"] * 4
+    assert why(following, [process.serve() for _ in range(3)]) == ["WarmUp", "WarmUp", ""]
 
 
 def test_warm_up_is_named_before_a_queue_that_compiling_causes() -> None:
