@@ -71,7 +71,7 @@ async def run(settings: Settings) -> bool:
         reader = Reader(client, store, settings.namespaces)
         events = EventRecorder(client, instance=settings.pod_name, clock=time.monotonic, now=lambda: datetime.datetime.now(datetime.UTC))
         executor = Executor(client, store, events, still_leader=candidate.is_leader, clock=time.monotonic)
-        measurements = Measurements(store, metrics_source(settings), queue.add_all, show_settings(settings))
+        measurements = Measurements(store, metrics_source(settings), queue.add_all, show_settings(settings), settings.warm_up_seconds)
         prober = Prober(Probe(), queue.add)
         reconciler = Reconciler(
             store,

@@ -284,7 +284,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.PROMETHEUS_ERROR: ReasonDoc("Prometheus refused or failed a query.", "Check the operator's Prometheus address and credentials."),
     Reason.TUNING_OFF: ReasonDoc("spec.tuning.mode is Off."),
-    Reason.LEARNING: ReasonDoc("The tuner has too little traffic to decide."),
+    Reason.LEARNING: ReasonDoc("The tuner has too little traffic to decide, or most of it tells no step times; the message says why."),
     Reason.TUNED: ReasonDoc("The active block size is the best for this load, or is being changed to it."),
     Reason.FROZEN: ReasonDoc("During a rollout, a pin, a pause or a suspension the tuner changes nothing."),
     Reason.REPLICA_LEAVING: ReasonDoc(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WARM_UP = "WarmUp"
+"""Why a load sample is excluded in which the engine process was still compiling kernels, or may have been."""
 PREFILL = "Prefill"
 """Why a load sample is excluded whose time was mostly prefill."""
 WAITED = frozenset({"Preemption", "CacheFull", "Queue"})
@@ -33,8 +35,9 @@ class LoadSample:
     survival: tuple[float, ...] = ()
     """Share of verify steps in which draft 0, 1, … was accepted, if the engine exports it (vLLM with a fixed block size)."""
     excluded: str = ""
-    """Why its step time is not a point of the curve: Prefill (most of the time), Preemption, CacheFull, Queue, NoGraph,
-    Unsteady (the load changed during the sample, or may have), Blocks (a schedule used several). Its acceptance still counts."""
+    """Why its step time is not a point of the curve: WarmUp (kernels may have been compiled meanwhile), Prefill (most of the time),
+    Preemption, CacheFull, Queue, NoGraph, Unsteady (the load changed during the sample, or may have), Blocks (a schedule used several).
+    Its acceptance still counts."""
 
     requests: float = 0.0
     """Requests that ended during the sample."""

@@ -53,6 +53,8 @@ class MetricSchema:
     """Further counters that a reading of a trial needs."""
     histograms: tuple[Series, ...]
     """Buckets that a reading needs."""
+    passes: str
+    """The quantity that counts the engine's passes, among those of a load sample."""
     load_sample_shared: tuple[str, ...]
     """Quantities of the above that a load sample is told from."""
     load_sample_more: tuple[Series, ...]
@@ -72,6 +74,11 @@ class MetricSchema:
         """Everything that a load sample is told from."""
         known = {one.quantity: one for one in (*self.series, *self.evidence)}
         return (*(known[quantity] for quantity in self.load_sample_shared), *self.load_sample_more)
+
+    @property
+    def load_sample_totals(self) -> tuple[Series, ...]:
+        """Counters of which a load sample needs the total too, since the start of the process."""
+        return tuple(one for one in self.load_samples if one.quantity == self.passes)
 
 
 def missing(schema: MetricSchema, names: Collection[str], speculation_on: bool) -> tuple[str, ...]:

@@ -104,6 +104,8 @@ class CounterWindow:
     levels: Mapping[LabelledMetric, float] = field(default_factory=dict)
     age_s: float = 0.0
     """Age of the newest sample."""
+    totals: Mapping[LabelledMetric, float] = field(default_factory=dict)
+    """Counters at the end of the span, since the start of the process. Those that were not asked for are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def between(first: Scrape, last: Scrape, seconds: float, age_s: float = 0.0, ser
         cell: folds[cell.quantity](value, first.gauges.get(cell, value)) if cell.quantity in folds else value
         for cell, value in last.gauges.items()
     }
-    return CounterWindow(seconds, deltas, levels, age_s)
+    return CounterWindow(seconds, deltas, levels, age_s, last.counters)
 
 
 def _matching(one: Series, by_metric: Mapping[str, list[Sample]]) -> Iterator[Sample]:

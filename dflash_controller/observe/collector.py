@@ -39,18 +39,20 @@ class Collector:
         source: Source,
         shown: Callable[[Key], StatusMetrics | None],
         changed: Callable[[Collection[Key]], None],
+        warm_up_s: float,
         settings: DisplaySettings | None = None,
         traces: CounterSeriesStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``warm_up_s``: seconds of load in which an engine teaches the tuner no step times."""
         self._targets = targets
         self._source = source
         self._shown = shown
         self._changed = changed
         self._settings = settings or DisplaySettings()
         self._traces = traces or CounterSeriesStore()
-        self._load_samples = LoadSampleStore()
+        self._load_samples = LoadSampleStore(warm_up_s)
         self._answered: Mapping[tuple[Key, str], int] = {}
         self._clock = clock
         self._wall = wall

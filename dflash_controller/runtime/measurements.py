@@ -32,11 +32,15 @@ STATUS_FIELDS = {
 class Measurements:
     """Answers from the collector's last round. No method waits."""
 
-    def __init__(self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: DisplaySettings) -> None:
+    def __init__(
+        self, store: Store, source: Source, changed: Callable[[Collection[Key]], None], settings: DisplaySettings, warm_up_s: float
+    ) -> None:
         self._store = store
         self._stored: dict[Key, StoredRevisions] = {}
         """The revisions of all deployments, as the current round found them."""
-        self.collector = Collector(targets=self._targets, source=source, shown=self._shown, changed=changed, settings=settings)
+        self.collector = Collector(
+            targets=self._targets, source=source, shown=self._shown, changed=changed, warm_up_s=warm_up_s, settings=settings
+        )
 
     def worth_showing(self, key: Key, stored: StoredRevisions) -> Mapping[str, float] | None:
         """Returns the metrics of the stable revision that the status has to show, by field; None to keep those shown."""

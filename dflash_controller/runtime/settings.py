@@ -64,7 +64,8 @@ class Settings(BaseModel):
     metrics_window_seconds: Seconds = 300.0
     """Window of the metrics in the status."""
     warm_up_seconds: Annotated[float, Field(ge=0)] = 60.0
-    """Time before the metrics of a candidate's first replica count, because it still compiles kernels and captures graphs."""
+    """Time before the metrics of a candidate's first replica count, because it still compiles kernels and captures graphs. The tuner
+    learns no step times from an engine that has served load for less."""
     tuning_seconds: Seconds = 60.0
     """Time between two evaluations of a deployment by the tuner."""
     tuning_slot_seconds: Seconds = 60.0

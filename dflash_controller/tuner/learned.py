@@ -113,6 +113,8 @@ class Learned:
     """How many of ``load_samples`` were mostly prefill, so that their step times were left out."""
     waiting: int = 0
     """How many of them had requests that waited for a slot or for memory, so that their step times were left out."""
+    warming: int = 0
+    """How many of them are of engines in their warm-up, which compile kernels, so that their step times were left out."""
     prefill_share: float = 0.0
     """Part of the time that prefill took beside decoding, mean over the window. No block size changes it."""
 
@@ -120,6 +122,7 @@ class Learned:
         return {
             "prefilling": self.prefilling,
             "waiting": self.waiting,
+            "warming": self.warming,
             "prefillShare": self.prefill_share,
             "points": [[p.block, p.concurrency, p.seconds, p.weight, *([True] if p.prior else [])] for p in self.points],
             "loads": [[load.concurrency, load.share] for load in self.loads],
@@ -172,5 +175,6 @@ class Learned:
             speeds=tuple((block, speed) for block, speed in data.get("speeds", ())),
             prefilling=data.get("prefilling", 0),
             waiting=data.get("waiting", 0),
+            warming=data.get("warming", 0),
             prefill_share=data.get("prefillShare", 0.0),
         )

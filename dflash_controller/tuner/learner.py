@@ -173,6 +173,7 @@ class Learner:
             self._speeds.over(now_s, span_s, window.acceptance),
             prefilling=window.prefilling,
             waiting=window.waiting,
+            warming=window.warming,
             prefill_share=window.prefill_share,
         )
 

@@ -117,6 +117,11 @@ def judge(decision_inputs: DecisionInputs) -> TunerDecision:
 def _nothing_learned(learned: Learned, window_s: int) -> str:
     """Says why there is no comparison: most load samples were unfit for one reason, or there are too few."""
     whole = f"{learned.load_samples} load samples in the last {window_s} s"
+    if learned.warming > MOSTLY * learned.load_samples > 0:
+        return (
+            f"{learned.warming} of {whole} are of engines that have served too little load so far, or met as much for the first time. They "
+            "compile kernels then, so their step times are left out"
+        )
     if learned.prefilling > MOSTLY * learned.load_samples > 0:
         return (
             f"{learned.prefilling} of {whole} were mostly prefill. They say little about decoding, and at such a load the block size "

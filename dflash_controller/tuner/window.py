@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from dflash_controller.model.load_sample import PREFILL, WAITED, LoadSample
+from dflash_controller.model.load_sample import PREFILL, WAITED, WARM_UP, LoadSample
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.step_times import OFF
@@ -97,6 +97,7 @@ class _Slot:
     load_samples: int = 0
     prefilling: int = 0
     waiting: int = 0
+    warming: int = 0
     steps_s: float = 0.0
     prefill_s: float = 0.0
 
@@ -115,6 +116,8 @@ class Sums:
     """Load samples in which requests waited for a slot or for memory."""
     prefill_share: float = 0.0
     """Part of the time that prefill took beside decoding."""
+    warming: int = 0
+    """Load samples of engines in their warm-up."""
 
 
 class DecisionWindow:
@@ -140,6 +143,7 @@ class DecisionWindow:
         slot.load_samples += 1
         slot.prefilling += load_sample.excluded == PREFILL
         slot.waiting += load_sample.excluded in WAITED
+        slot.warming += load_sample.excluded == WARM_UP
         slot.steps_s += load_sample.seconds
         slot.prefill_s += load_sample.seconds * load_sample.prefill_share
         if load_sample.concurrency > 0:
@@ -160,7 +164,7 @@ class DecisionWindow:
     def _sums(self, now_s: float, span_s: float) -> Sums:
         seconds: dict[int, float] = {}
         blocks: set[int] = set()
-        load_samples = recent = prefilling = waiting = 0
+        load_samples = recent = prefilling = waiting = warming = 0
         steps_s = prefill_s = 0.0
         slots = list(takewhile(lambda slot: slot.at_s + self._slot_s > now_s - max(span_s, MEMORY_S), reversed(self._slots)))
         for slot in slots:
@@ -168,7 +172,7 @@ class DecisionWindow:
                 break
             recent += 1
             load_samples += slot.load_samples
-            prefilling, waiting = prefilling + slot.prefilling, waiting + slot.waiting
+            prefilling, waiting, warming = prefilling + slot.prefilling, waiting + slot.waiting, warming + slot.warming
             steps_s, prefill_s = steps_s + slot.steps_s, prefill_s + slot.prefill_s
             for place, found in slot.seconds.items():
                 seconds[place] = seconds.get(place, 0.0) + found
@@ -178,7 +182,7 @@ class DecisionWindow:
             within, before = ([slot.tallies[block] for slot in part if block in slot.tallies] for part in (slots[:recent], slots[recent:]))
             acceptance.append(_seen(block, within, before))
         share = round(prefill_s / steps_s, 3) if steps_s else 0.0
-        return Sums(shares(seconds), tuple(acceptance), load_samples, prefilling, waiting, share)
+        return Sums(shares(seconds), tuple(acceptance), load_samples, prefilling, waiting, share, warming)
 
 
 def _seen(block: int, within: Sequence[Tally], before: Sequence[Tally]) -> Seen:

@@ -91,6 +91,9 @@ class Batch:
         self.step_time_factor = 1.0
         self.prefill_pass_s = 0.0
         """Seconds that a pass with any prefill takes longer, however few its tokens: about 0.08 with a hybrid target on an H100."""
+        self.compile_s = 0.0
+        """Seconds that the first pass of each shape takes longer (``faults.Faults``)."""
+        self._compiled: set[tuple[int, int]] = set()
         self._acceptance_factor = 1.0
         self._observer = observer
         self._random = random.Random(seed)
@@ -190,7 +193,16 @@ class Batch:
         duration = sum(request.prompt_tokens for request in admitted) * PREFILL_S_PER_TOKEN + (self.prefill_pass_s if admitted else 0.0)
         if decoding:
             duration += self._decode_s(decoding, block)
-        self._current = Pass(now, now + duration * self.step_time_factor, block, decoding, admitted)
+        duration = duration * self.step_time_factor + self._compile_s(block, decoding, admitted)
+        self._current = Pass(now, now + duration, block, decoding, admitted)
+
+    def _compile_s(self, block: int, decoding: Sequence[Request], admitted: Sequence[Request]) -> float:
+        shapes = {(block, (len(decoding) - 1).bit_length())} if decoding else set()
+        if admitted:
+            shapes.add((0, sum(request.prompt_tokens for request in admitted).bit_length()))
+        new = shapes - self._compiled
+        self._compiled |= new
+        return len(new) * self.compile_s
 
     def _decode_s(self, decoding: Sequence[Request], block: int) -> float:
         concurrency = len(decoding)

@@ -61,6 +61,7 @@ class SimulatedEngine:
         self.faults = faults
         self.batch.acceptance_factor = faults.acceptance
         self.batch.step_time_factor = faults.step_time
+        self.batch.compile_s = faults.compile_s
 
     def advance(self, now: float) -> None:
         """Runs everything up to ``now``. A hung engine only lets time pass."""

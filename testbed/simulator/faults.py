@@ -17,6 +17,9 @@ class Faults:
     """Factor on every conditional acceptance probability. 0 is a collapsed drafter with acceptance length 1."""
     step_time: float = 1.0
     """Factor on the time of every step."""
+    compile_s: float = 0.0
+    """Seconds by which the first pass of each shape takes longer, because kernels are compiled for it. A shape is a block size with a
+    number of requests up to a power of two, or a number of prompt tokens up to one."""
     hang: bool = False
     """Nothing moves: API and health never answer. Metrics still do, with constant counters."""
     unhealthy: bool = False

@@ -200,6 +200,12 @@ async def test_stretches_are_the_same_from_queries_from_history_and_from_scrapes
                 batch = steps / passes if target.engine == "vllm" else page.counters[LabelledMetric("tokens")] / length / passes
                 assert made.concurrency == pytest.approx(batch, rel=0.02)
                 assert 0 < made.step_s < 0.025
+        counted = LabelledMetric(dialect.passes)
+        series = sorted((span.end_s, span.window.totals[counted]) for span in asked[target.uid])
+        for (start_s, first), (end_s, last) in itertools.pairwise(series):
+            whole = page.counters[counted]
+            assert whole <= first <= last, "the process's own count, from queries and from history"
+            assert last - first == pytest.approx(whole * (end_s - start_s) / 100, abs=0.04 * whole)
 
 
 async def test_a_refused_query_is_told_in_prometheus_words(prometheus_url: str) -> None:

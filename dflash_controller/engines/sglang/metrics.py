@@ -243,6 +243,7 @@ METRIC_SCHEMA = MetricSchema(
         Series("time_per_token", "sglang:request_time_per_output_token_seconds_bucket", PROCESS, match=_STREAMING),
         Series("latency", "sglang:e2e_request_latency_seconds_bucket", PROCESS, since=Since.END),
     ),
+    passes="passes",
     load_sample_shared=(
         "generated",
         "verify_steps",

@@ -186,6 +186,7 @@ METRIC_SCHEMA = MetricSchema(
         Series("time_per_token", "vllm:request_time_per_output_token_seconds_bucket", _GROUP, since=Since.START),
         Series("latency", "vllm:e2e_request_latency_seconds_bucket", _GROUP, since=Since.START),
     ),
+    passes="steps",
     load_sample_shared=(
         "drafts",
         "draft_tokens",

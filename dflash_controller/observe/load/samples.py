@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.decode_window import DecodeWindow
-from dflash_controller.model.load_sample import PREFILL, WAITED, LoadSample
-from dflash_controller.model.series import CounterWindow
+from dflash_controller.model.load_sample import PREFILL, WAITED, WARM_UP, LoadSample
+from dflash_controller.model.series import CounterWindow, LabelledMetric
 from dflash_controller.observe.load.littles_law import Counted, LittlesLaw
+from dflash_controller.observe.load.warm_up import WarmUp
 
 MOSTLY_PREFILL = 2 / 3
 """Of the time. What is left for decoding is then too small a difference to be told."""
@@ -51,10 +52,16 @@ class _Past:
 
 
 class Follower:
-    """Follows one pod. ``speculation_on``: as its revision has it; vLLM tells itself when a schedule switches it off."""
+    """Follows one pod. ``speculation_on``: as its revision has it; vLLM tells itself when a schedule switches it off.
 
-    def __init__(self, engine: str, speculation_on: bool) -> None:
-        self._decode_window = ENGINES[engine].metric_schema.decode_window
+    ``warm_up_s``: for how many seconds of load a process teaches no step times (``warm_up``).
+    """
+
+    def __init__(self, engine: str, speculation_on: bool, warm_up_s: float = 0.0) -> None:
+        schema = ENGINES[engine].metric_schema
+        self._decode_window = schema.decode_window
+        self._passes = LabelledMetric(schema.passes)
+        self._warm_up = WarmUp(warm_up_s)
         self._speculation_on = speculation_on
         self._past: deque[_Past] = deque(maxlen=_KEPT)
         self._credited: deque[tuple[float, float]] = deque(maxlen=_KEPT)
@@ -79,6 +86,8 @@ class Follower:
                 context=seen.ended.context,
             )
         step_s, steady = self._step_time(window.seconds, seen)
+        total = window.totals.get(self._passes)
+        warming = total is not None and self._warm_up.lasts(total, seen.passes, step_s, seen.batch)
         prefill = None if seen.prefill_s is None else max(0.0, min(_MOST, seen.prefill_s / (step_s * seen.passes)))
         return LoadSample(
             at_s=end_s,
@@ -90,7 +99,7 @@ class Follower:
             committed=seen.committed,
             tokens=seen.tokens,
             survival=seen.survival,
-            excluded=seen.excluded or (PREFILL if _prefilling(seen, prefill) else "") or ("" if steady else "Unsteady"),
+            excluded=WARM_UP if warming else seen.excluded or _unfit(seen, prefill, steady),
             requests=seen.ended.requests,
             context=seen.ended.context,
             prefill_share=round(prefill or 0.0, 4),
@@ -139,6 +148,12 @@ class Follower:
 def _near(one: float, other: float, factor: float, requests: float) -> bool:
     low, high = sorted((one, other))
     return high <= factor * low + requests
+
+
+def _unfit(seen: DecodeWindow, prefill: float | None, steady: bool) -> str:
+    if _prefilling(seen, prefill):
+        return PREFILL
+    return "" if steady else "Unsteady"
 
 
 def _prefilling(seen: DecodeWindow, share: float | None) -> bool:

@@ -11,16 +11,17 @@ from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.source import Target
 
-WARM_UP_S = 10.0
-"""After a pod became Ready: the first request of each shape waits for kernels that are compiled for it."""
+_AFTER_READY_S = 10.0
+"""What a pod does in these seconds is not told at all. Longer ones teach no step times (``warm_up``)."""
 _KEPT = 2000
 """Of one revision: two hours of its four pods, were nobody to ask."""
 
 
 class LoadSampleStore:
-    """By deployment and revision; each load sample is told once."""
+    """By deployment and revision; each load sample is told once. ``warm_up_s``: as ``Follower`` has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_s: float) -> None:
+        self._warm_up_s = warm_up_s
         self._followers: dict[str, Follower] = {}
         self._kept: dict[Key, dict[str, deque[LoadSample]]] = {}
 
@@ -35,7 +36,7 @@ class LoadSampleStore:
             told = spans.get(target.uid, ())
             if not told or (stable(target.key) != target.revision and not target.candidate):
                 continue
-            made = self._follow(target, [one for one in told if one.end_s - one.window.seconds >= target.ready_at_s + WARM_UP_S])
+            made = self._follow(target, [one for one in told if one.end_s - one.window.seconds >= target.ready_at_s + _AFTER_READY_S])
             kept = self._kept.setdefault(target.key, {})
             kept.setdefault(target.revision, deque(maxlen=_KEPT)).extend(made)
             for old in [known for known in kept if known != stable(target.key) and (target.key, known) not in tried]:
@@ -52,10 +53,13 @@ class LoadSampleStore:
             del self._kept[key]
 
     def _follow(self, target: Target, spans: Sequence[Span]) -> list[LoadSample]:
-        follower = self._followers.setdefault(target.uid, Follower(target.engine, target.speculation_on))
+        follower = self._followers.setdefault(target.uid, self._follower(target))
         # A past that arrives late is followed apart: it does not come before what was seen last.
         late = [span for span in spans if span.end_s <= follower.last_s]
-        past = Follower(target.engine, target.speculation_on)
+        past = self._follower(target)
         made = [past.take(span.window, span.end_s) for span in late]
         made += [follower.take(span.window, span.end_s) for span in spans if span.end_s > follower.last_s]
         return [load_sample for load_sample in made if load_sample is not None]
+
+    def _follower(self, target: Target) -> Follower:
+        return Follower(target.engine, target.speculation_on, self._warm_up_s)

@@ -45,6 +45,7 @@ class Fleet:
             source=self,
             shown=self.shows.get,
             changed=self.changed,
+            warm_up_s=60.0,
             settings=settings,
             clock=lambda: self.now,
             wall=lambda: self.now,
@@ -356,6 +357,15 @@ async def test_stretches_of_the_revision_in_force_are_kept_until_asked_for() -> 
     fleet.shows[DEMO] = StatusMetrics("r2")
     await fleet.rounds()
     assert [(one.at_s, one.concurrency) for one in fleet.collector.load_samples(DEMO, "r2")] == [(190, 8)]
+
+
+async def test_stretches_of_an_engines_warm_up_say_so() -> None:
+    fleet = Fleet([pod("a")])
+    fleet.now = 100.0
+    young = replace(SERVING, totals={LabelledMetric("steps"): 1000.0})
+    fleet.answer = lambda _: Round(answered=frozenset("a"), spans={"a": (Span(fleet.now, young),)})
+    await fleet.rounds()
+    assert [one.excluded for one in fleet.collector.load_samples(DEMO, "r1")] == ["WarmUp"]
 
 
 async def test_stretches_outlive_the_only_pod_and_not_the_deployment() -> None:

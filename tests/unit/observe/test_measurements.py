@@ -27,6 +27,7 @@ SERVING = CounterWindow(
         LabelledMetric("verify_steps"): 8000.0,
     },
     {LabelledMetric("block"): 8.0},
+    totals={LabelledMetric("passes"): 1000.0},
 )
 
 
@@ -82,7 +83,7 @@ class Fleet:
             },
         )
         self.deployment = deployment
-        self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings())
+        self.measurements = Measurements(self.store, self.source, lambda _: None, DisplaySettings(), 60.0)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ async def test_stretches_and_measured_pods_are_those_of_the_stable_revision() ->
     assert fleet.measurements.measured(KEY, "other") == 0
     (told,) = fleet.measurements.load_samples(KEY, fleet.stable)
     assert (told.block, told.committed, told.steps) == (8, 48_000, 8000)
+    assert told.excluded == "WarmUp", "1,000 passes are less than a minute of load"
     assert fleet.measurements.load_samples(KEY, fleet.stable) == []
 
 

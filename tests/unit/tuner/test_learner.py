@@ -518,3 +518,25 @@ def test_windows_that_were_mostly_prefill_are_counted() -> None:
     now_s = fed(full, 1, 10, excluded="CacheFull")
     assert (full.learned(now_s).prefilling, full.learned(now_s).waiting) == (0, 6)
     assert Learned.from_json(learned.to_json()) == learned
+
+
+def test_windows_of_an_engine_in_its_warm_up_teach_acceptance_and_loads_and_no_step_times() -> None:
+    learner = Learner(PRIOR)
+    now_s = fed(learner, 1, 10, excluded="WarmUp")
+    learned = learner.learned(now_s)
+    assert (learned.points, learned.speeds) == ((), ())
+    assert (learned.warming, learned.load_samples) == (6, 6)
+    assert learned.acceptance
+    assert learned.loads
+    assert Learned.from_json(learned.to_json()) == learned
+
+
+def test_a_change_is_not_compared_with_the_prediction_by_windows_of_a_warm_up() -> None:
+    learner = Learner(PRIOR)
+    fed(learner, 1, 30)
+    noted(learner, 31, 1, weighed(16, change_to=8, _8=20.0))
+    slow = {"block": 8, "step_s": 2 * step_s(8, 8.0)}
+    now_s = fed(learner, 32, 10, **slow, excluded="WarmUp")
+    assert (learner.learned(now_s).misses, learner.learned(now_s).model_error) == (0, 0.0)
+    now_s = fed(learner, 42, 10, **slow)
+    assert learner.learned(now_s).misses == 1

@@ -102,6 +102,8 @@ def test_a_lasting_load_that_favours_the_other_block_changes_to_it() -> None:
             "16 of 20 load samples in the last 300 s were mostly",
         ),
         (asked(), known(points=(), waiting=16), "Learning", Reason.LEARNING, "In 16 of 20 load samples in the last 300 s requests waited"),
+        (asked(), known(points=(), warming=16), "Learning", Reason.LEARNING, "16 of 20 load samples in the last 300 s are of engines that"),
+        (asked(), known(points=(), warming=4), "Learning", Reason.LEARNING, "Not enough traffic"),
         (asked(), known(points=(), prefilling=4), "Learning", Reason.LEARNING, "Not enough traffic"),
         (asked(), known(acceptance=()), "Learning", Reason.LEARNING, "20 load samples"),
         (asked(), known(1.0), "Tuning", Reason.TUNED, "block 16 is the fastest at 1.0 requests"),

@@ -41,7 +41,7 @@ class SpanSettings:
 
 
 class Spans:
-    """Asks as many queries as an engine has series, every second round, and two for each deployment that is new."""
+    """Asks one query for each series of an engine and one for its passes, every second round, and two for each deployment that is new."""
 
     def __init__(self, client: Prometheus, selection: Selection, windows: FleetWindows, settings: SpanSettings) -> None:
         self._client = client
@@ -77,7 +77,7 @@ class Spans:
         for engine in sorted({target.engine for target in chosen}):
             dialect = ENGINES[engine].metric_schema
             try:
-                windows = await self._windows.ask(dialect.presence, dialect.load_samples, settings.span_s)
+                windows = await self._windows.ask(dialect.presence, dialect.load_samples, settings.span_s, dialect.load_sample_totals)
             except PrometheusError as error:
                 _log.warning("the tuner has nothing new of the %s engines: %s", engine, error)
                 continue

@@ -28,6 +28,11 @@ def movement(series: Series, window_s: float, selection: Selection) -> str:
     return per_pod(series, read, selection)
 
 
+def total(series: Series, selection: Selection) -> str:
+    """What a counter counted since the start of the process, per pod (and part)."""
+    return per_pod(series, lambda chosen: chosen, selection)
+
+
 def coverage(presence: str, window_s: float, selection: Selection) -> str:
     """Seconds since the first sample of a pod within the window; more than the window for a pod that is older.
 

@@ -27,11 +27,17 @@ class FleetWindows:
         self._selection = selection
         self._parallel = parallel
 
-    async def ask(self, presence: str, series: Iterable[Series], window_s: float) -> dict[PodName, CounterWindow]:
-        """A window for each pod that exports ``presence``. Raises PrometheusError where one query fails: half the series would be wrong."""
-        wanted = tuple(series)
+    async def ask(
+        self, presence: str, series: Iterable[Series], window_s: float, totals: Iterable[Series] = ()
+    ) -> dict[PodName, CounterWindow]:
+        """A window for each pod that exports ``presence``. ``totals``: counters that are also told since the start of the process.
+
+        Raises PrometheusError where one query fails: half the series would be wrong.
+        """
+        wanted, counted = tuple(series), tuple(totals)
         slots = asyncio.Semaphore(self._parallel)
         queries = [promql.movement(one, window_s, self._selection) for one in wanted]
+        queries += [promql.total(one, self._selection) for one in counted]
         queries.append(promql.coverage(presence, window_s, self._selection))
         queries.append(promql.age(presence, self._selection))
         try:
@@ -39,11 +45,14 @@ class FleetWindows:
                 tasks = [group.create_task(self._ask(query, slots)) for query in queries]
         except ExceptionGroup as failures:
             raise _only_prometheus(failures) from None
-        *moved, covered, ages = (task.result() for task in tasks)
+        *answers, covered, ages = (task.result() for task in tasks)
+        moved, total = answers[: len(wanted)], answers[len(wanted) :]
         deltas: dict[PodName, dict[LabelledMetric, float]] = {}
         levels: dict[PodName, dict[LabelledMetric, float]] = {}
-        for one, rows in zip(wanted, moved, strict=True):
-            into = levels if one.gauge else deltas
+        since_start: dict[PodName, dict[LabelledMetric, float]] = {}
+        told = [(one, rows, levels if one.gauge else deltas) for one, rows in zip(wanted, moved, strict=True)]
+        told += [(one, rows, since_start) for one, rows in zip(counted, total, strict=True)]
+        for one, rows, into in told:
             for row in rows:
                 cell = LabelledMetric(one.quantity, row.labels.get(one.by, "") if one.by else "")
                 into.setdefault(_pod(row), {})[cell] = row.value
@@ -54,6 +63,7 @@ class FleetWindows:
                 deltas=deltas.get(_pod(row), {}),
                 levels=levels.get(_pod(row), {}),
                 age_s=newest.get(_pod(row), 0.0),
+                totals=since_start.get(_pod(row), {}),
             )
             for row in covered
         }

@@ -254,7 +254,7 @@ def spans(*ends_s: float) -> list[Span]:
 
 
 def test_each_stretch_is_told_once_by_time_and_of_the_revision_in_force_only() -> None:
-    store = LoadSampleStore()
+    store = LoadSampleStore(60.0)
     pods = [target("a"), target("b"), target("c", "r2")]
     store.take(pods, {"a": spans(60, 120), "b": spans(90), "c": spans(70)}, lambda _: "r1")
     assert [one.at_s for one in store.drain(KEY, "r1")] == [60, 90, 120]
@@ -267,7 +267,7 @@ def test_each_stretch_is_told_once_by_time_and_of_the_revision_in_force_only() -
 
 
 def test_the_stretches_of_a_candidate_are_kept_beside_and_those_of_others_are_not() -> None:
-    store = LoadSampleStore()
+    store = LoadSampleStore(60.0)
     pods = [target("a"), replace(target("b", "r2"), candidate=True), target("c", "r3")]
     store.take(pods, {"a": spans(60), "b": spans(70), "c": spans(80)}, lambda _: "r1")
     assert [one.at_s for one in store.drain(KEY, "r2")] == [70]
@@ -279,7 +279,7 @@ def test_the_stretches_of_a_candidate_are_kept_beside_and_those_of_others_are_no
 
 
 def test_the_first_seconds_of_a_pod_and_deployments_that_are_gone_are_left_out() -> None:
-    store = LoadSampleStore()
+    store = LoadSampleStore(60.0)
     store.take([target(ready_at_s=25.0)], {"a": spans(60, 90)}, lambda _: "r1")
     store.forget(lambda _: False)
     assert [one.at_s for one in store.drain(KEY, "r1")] == [90]
@@ -291,7 +291,7 @@ def test_the_first_seconds_of_a_pod_and_deployments_that_are_gone_are_left_out()
 
 
 def test_a_past_that_arrives_late_does_not_disturb_what_is_followed() -> None:
-    store = LoadSampleStore()
+    store = LoadSampleStore(60.0)
     store.take([target()], {"a": spans(1000)}, lambda _: "r1")
     store.take([target()], {"a": spans(100, 160, 1060)}, lambda _: "r1")
     told = store.drain(KEY, "r1")
@@ -299,7 +299,7 @@ def test_a_past_that_arrives_late_does_not_disturb_what_is_followed() -> None:
 
 
 def test_what_nobody_asks_for_does_not_pile_up() -> None:
-    store = LoadSampleStore()
+    store = LoadSampleStore(60.0)
     store.take([target()], {"a": spans(*range(30, 90_030, 30))}, lambda _: "r1")
     told = store.drain(KEY, "r1")
     assert len(told) == 2000

@@ -4,9 +4,12 @@ loads."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from dflash_controller.api.conditions import Reason
+from dflash_controller.api.speculation import Fixed
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
 from dflash_controller.model.load_sample import LoadSample
@@ -15,12 +18,17 @@ from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from dflash_controller.observe.sources.scrape.ring import Ring
+from dflash_controller.tuner.learned import Learned
+from dflash_controller.tuner.learner import Learner
+from dflash_controller.tuner.policy import decide
 from testbed.measured_tables import Length, Speed
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.faults import Faults
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import ModelTable, Table, seed_table
 from tests.support.releases import default_release
+from tests.support.tuner_inputs import NOW_S, tuner_inputs
 
 WORKLOAD = "humaneval"
 STEP_S = 30.0
@@ -38,9 +46,17 @@ def engine(name: str, block: int = 16, table: ModelTable | None = None) -> Simul
     return made
 
 
-def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: int = 500, stream: bool = False) -> list[LoadSample | None]:
-    """Load samples of 30 s while ``clients(time)`` clients each send their next request once they have their answer."""
-    follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1), Ring(300.0)
+def loaded(
+    simulated: SimulatedEngine,
+    clients: Clients,
+    end_s: float,
+    tokens: int = 500,
+    stream: bool = False,
+    warm_up_s: float = 0.0,
+    every_s: float = STEP_S,
+) -> list[LoadSample | None]:
+    """Load samples of ``every_s`` while ``clients(time)`` clients each send their next request once they have their answer."""
+    follower, ring = Follower(simulated.settings.engine, simulated.settings.block_size > 1, warm_up_s), Ring(300.0)
     dialect = ENGINES[simulated.settings.engine].metric_schema
     flying: list[Request] = []
     made: list[LoadSample | None] = []
@@ -56,10 +72,10 @@ def loaded(simulated: SimulatedEngine, clients: Clients, end_s: float, tokens: i
             page = read_page(simulated.page(min(scrape_s, soon - 1e-9)) or "", dialect)
             assert page is not None
             ring.add(scrape_s, page)
-            window = ring.step(25.0, 90.0, dialect.load_samples)
+            window = ring.step(0.8 * every_s, 3 * every_s, dialect.load_samples)
             if window is not None:
                 made.append(follower.take(window, scrape_s))
-            scrape_s += STEP_S
+            scrape_s += every_s
         now = soon if event_s is None else simulated.batch.step()
     return made
 
@@ -181,3 +197,44 @@ def test_neither_way_of_telling_sglangs_step_time_is_right_alone() -> None:
                 wrong.append(told.value / step_s(rising.batch.table, 16, len(flying)) - 1)
         now = rising.batch.step()
     assert min(wrong) < -0.1
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_an_engine_that_compiles_kernels_under_load_misleads_nobody(name: str) -> None:
+    """Every shape is slow once, also those of loads that come later and grow gently; what remains is the table's."""
+
+    def clients(now: float) -> int:
+        return (1, 2, 3, 5)[min(3, int(now // 150))]
+
+    def worst(warm_up_s: float) -> float:
+        simulated = engine(name)
+        simulated.set_faults(Faults(step_time=SLOWER, compile_s=4.0))
+        made = loaded(simulated, clients, 600.0, warm_up_s=warm_up_s)
+        fit = errors(simulated, made)
+        assert len(fit) >= 6
+        return max(fit)
+
+    assert worst(0.0) > 0.1
+    assert worst(60.0) < 0.06, "of a kernel that is compiled as a window ends, the next one sees a little"
+
+
+def test_the_first_minute_of_an_engine_gives_no_advice() -> None:
+    """As on an H200: one block size, 18 s each at 1, 8 and 32 clients, samples of 5 s, and the advice that followed was wrong."""
+
+    def clients(now: float) -> int:
+        return 1 if now < 18 else 8 if now < 36 else 32
+
+    def learned(warm_up_s: float) -> Learned:
+        simulated = engine("vllm", block=8)
+        simulated.set_faults(Faults(step_time=SLOWER, compile_s=1.5))
+        learner = Learner()
+        made = loaded(simulated, clients, 54.0, warm_up_s=warm_up_s, every_s=5.0)
+        learner.take([replace(one, at_s=NOW_S + one.at_s) for one in made if one is not None], NOW_S + 54.0)
+        return learner.learned(NOW_S + 54.0)
+
+    assert learned(0.0).points
+    seen = learned(60.0)
+    assert (seen.points, seen.warming) == ((), seen.load_samples)
+    decision = decide(tuner_inputs(now_s=NOW_S + 54.0, speculation=Fixed(8)), seen)
+    assert decision.reason is Reason.LEARNING
+    assert "are of engines that have served too little load so far" in decision.message

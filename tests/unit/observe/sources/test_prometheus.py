@@ -316,6 +316,8 @@ def tuned_server(query: str) -> web.Response:
     """Pod a as of old; b is 40 s old, which is a window of 60 s only in part; nothing moved but a."""
     if "min_over_time(timestamp" in query:
         return vector((at("a"), "329"), (at("b"), "40"))
+    if "iteration_tokens_total_count" in query and "increase" not in query:
+        return vector((at("a"), "54321"))
     if "requests_waiting" in query:
         return vector((at("a"), "2"), (at("b"), "0"))
     return vllm_server(query)
@@ -334,7 +336,7 @@ async def test_spans_are_asked_for_every_second_round_whatever_the_fleet(server:
         ends.append([span.end_s for span in got.spans.get("uid-ns-a", ())])
         assert set(got.spans) <= {"uid-ns-a"}, "b is too young, x is not tuned, the others are unknown"
         fleet = [query for query in server.queries if "__name__" not in query]
-        assert len(fleet) == len(VLLM.series) + 2 + (len(VLLM.load_samples) + 2 if ends[-1] else 0)
+        assert len(fleet) == len(VLLM.series) + 2 + (len(VLLM.load_samples) + 3 if ends[-1] else 0)
         clock[0] += 30
     await source.close()
     assert ends == [[1000], [], [1060], [], [1120]]
@@ -342,6 +344,7 @@ async def test_spans_are_asked_for_every_second_round_whatever_the_fleet(server:
     assert first.seconds == 60
     assert first.deltas[LabelledMetric("drafts")] == 1000
     assert first.levels[LabelledMetric("waiting")] == 2
+    assert first.totals == {LabelledMetric("steps"): 54321}, "the process's own count, to tell its warm-up"
 
 
 async def test_nothing_more_is_asked_where_nothing_is_tuned(server: Server) -> None:

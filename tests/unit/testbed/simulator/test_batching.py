@@ -121,6 +121,29 @@ def test_collapse_and_slow_steps() -> None:
     assert sound[1] < 40
 
 
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_the_first_pass_of_each_shape_compiles_and_a_new_process_compiles_again(name: str) -> None:
+    def seconds(simulated: SimulatedEngine, clients: int, now: float) -> float:
+        asked = [ask() for _ in range(clients)]
+        for one in asked:
+            simulated.submit(one, now)
+        simulated.advance(now + 1000.0)
+        finished = [one.finished_s for one in asked if one.finished_s is not None]
+        return max(finished) - now
+
+    def compiling() -> SimulatedEngine:
+        simulated = engine(name)
+        simulated.set_faults(Faults(compile_s=10.0))
+        return simulated
+
+    simulated = compiling()
+    assert 20 < seconds(simulated, 1, 0.0) < 25, "prefill, and the step of one request"
+    assert seconds(simulated, 1, 1000.0) < 5
+    assert seconds(simulated, 2, 2000.0) > 10, "the step of two"
+    assert seconds(simulated, 1, 3000.0) < 5
+    assert seconds(compiling(), 1, 0.0) > 20
+
+
 def test_a_hung_engine_resumes_where_it_stood() -> None:
     simulated, request = engine(), ask()
     simulated.submit(request, 0.0)
