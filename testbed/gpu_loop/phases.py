@@ -20,6 +20,8 @@ from testbed.traffic.over_http import Client, Target
 
 Object = dict[str, Any]
 _SETTLE_S = 4.0
+_WARM = 1.2
+"""Warm-up of an engine under load before it is measured, in terms of the operator's setting, with some seconds until clients have begun."""
 _ADVISE_S = 22.0
 """Seconds until the tuner's window, and the load sample at its beginning, are of this load alone."""
 _ENDS = ("Completed", "RolledBack", "Held", "Superseded")
@@ -49,8 +51,11 @@ def serve(run: Run) -> Object:
 
 
 def load(run: Run) -> Object:
-    """Measures every level of load at the block size in use."""
+    """Measures every level of load at the block size in use, after a warm-up under the highest."""
     block = _block(run)
+    run.timeline.note("load", f"warm-up: {max(run.setup.levels)} clients at block {block}")
+    run.resize(max(run.setup.levels))
+    time.sleep(_WARM * run.setup.warm_up_s)
     levels: list[Object] = []
     for clients in run.setup.levels:
         if run.remaining_s() < run.level_s + _SETTLE_S:
@@ -213,7 +218,7 @@ def _level(run: Run, block: int, clients: int) -> Object:
     run.resize(clients)
     time.sleep(_SETTLE_S)
     failed = traffic.failed
-    pages = Pages(run.setup.engine, run.deployment.urls())
+    pages = Pages(run.setup.engine, run.deployment.urls(), run.setup.warm_up_s)
     with pages:
         start = time.monotonic()
         time.sleep(run.level_s)

@@ -26,10 +26,13 @@ _PAGE_TIMEOUT_S = 10.0
 
 
 class Pages:
-    """Reads the /metrics pages of engines from its own thread during its ``with`` block, and computes what the operator would."""
+    """Reads the /metrics pages of engines from its own thread during its ``with`` block, and computes what the operator would.
 
-    def __init__(self, engine: str, urls: Sequence[str]) -> None:
-        self._engines = [_Engine(engine, url) for url in urls]
+    ``warm_up_s`` is the operator's setting.
+    """
+
+    def __init__(self, engine: str, urls: Sequence[str], warm_up_s: float) -> None:
+        self._engines = [_Engine(engine, url, warm_up_s) for url in urls]
         self._schema = ENGINES[engine].metric_schema
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
@@ -78,9 +81,9 @@ class Pages:
 class _Engine:
     """The pages of one engine."""
 
-    def __init__(self, engine: str, url: str) -> None:
+    def __init__(self, engine: str, url: str, warm_up_s: float) -> None:
         self._schema = ENGINES[engine].metric_schema
-        self._follower = Follower(engine, speculation_on=True)
+        self._follower = Follower(engine, speculation_on=True, warm_up_s=warm_up_s)
         self._url = url
         self.ring = Ring(3600.0)
         self.samples: list[LoadSample] = []

@@ -114,7 +114,7 @@ def running(
         node = ProcessNode(cluster, *_node_options(setup, gpus), models=setup.models).start()
         tell(f"process node is Ready: {len(gpus)} x {gpus[0].product}, each offered {setup.share} times")
         install_chart(cluster)
-        settings = {**SETTINGS, **({"prometheus_url": scraper.url} if scraper else {})}
+        settings = {**SETTINGS, "warm_up_seconds": f"{setup.warm_up_s:g}", **({"prometheus_url": scraper.url} if scraper else {})}
         operator = OperatorProcess(cluster, settings).start().wait_to_lead()
         tell("operator leads")
         deployment = Deployment(cluster, NAME)

@@ -17,7 +17,6 @@ TUNING: Mapping[str, Any] = {"window": "15s", "minDwell": "5s", "maxChangesPerDa
 SETTINGS: Mapping[str, str] = {
     "scrape_seconds": "2",
     "metrics_window_seconds": "16",
-    "warm_up_seconds": "5",
     "tuning_seconds": "2",
     "tuning_slot_seconds": "5",
     "pod_ips": "127.0.0.1",
@@ -57,6 +56,11 @@ class Setup:
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     engine_env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def warm_up_s(self) -> float:
+        """Returns the seconds of load after which an engine is warm. Real ones compile kernels for the first requests of each kind."""
+        return 5.0 if self.simulator else 20.0
 
     @property
     def models(self) -> Path:
