@@ -18,6 +18,31 @@ _WHOLE_MODELS = ("ForCausalLM", "ForConditionalGeneration")
 """Endings of architectures that generate text by themselves."""
 
 
+_READ = frozenset(
+    {
+        "architectures",
+        "block_size",
+        "hidden_size",
+        "mask_token_id",
+        "num_hidden_layers",
+        "target_hidden_size",
+        "target_layer_ids",
+        "vocab_size",
+    }
+)
+_INNER = frozenset({"dflash_config", "text_config", "llm_config"})
+_DFLASH = "dflash"
+MOST_CHARACTERS = 4096
+"""Of one field. Longer ones are no counts, names or layers."""
+
+
+def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of config.json that is read here. The whole file of a quantised model may be a megabyte, and is kept in memory."""
+    found = {name: value for name, value in config.items() if name in _READ and len(json.dumps(value)) <= MOST_CHARACTERS}
+    found |= {name: relevant(config[name]) for name in _INNER if isinstance(config.get(name), Mapping)}
+    return found | ({_DFLASH: True} if _DFLASH in json.dumps(config).lower() else {})
+
+
 @dataclass(frozen=True, slots=True)
 class TargetConfig:
     """The shape of a target. None: not known."""
@@ -68,7 +93,7 @@ def read_drafter(config: Mapping[str, Any] | None) -> DrafterConfig:
     whole = bool(named) and all(name.endswith(_WHOLE_MODELS) for name in named)
     return DrafterConfig(
         architectures=named,
-        dflash=not (whole and block is None and "dflash" not in json.dumps(config).lower()),
+        dflash=not (whole and block is None and _DFLASH not in json.dumps(config).lower()),
         block_size=block,
         target_layers=tuple(layers) if isinstance(layers, list) and all(_is_count(layer) for layer in layers) else (),
         # vllm/model_executor/models/qwen3_dflash.py: a drafter may be narrower than its target.

@@ -42,7 +42,7 @@ class ModelFacts:
     files: Mapping[str, int] = field(default_factory=dict)
     """Size in bytes by path. Files whose size the hub does not tell are left out."""
     config: Mapping[str, Any] | None = None
-    """config.json at that commit; None if there is none, or it cannot be read."""
+    """What matters of config.json at that commit (``engines.drafter_config.relevant``); None if there is none, or it cannot be read."""
 
     @property
     def weight_bytes(self) -> int | None:

@@ -106,7 +106,8 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
         told = {Part.ROLLOUT: blockers.nothing_stable(asked.name if isinstance(asked, Revision) else ""), **state.obstacles}
         state, wanted = replace(state, obstacles=told, unknown=frozenset(pool.revision for pool in state.pools)), None
     if state.pin is not None:
-        state, wanted = replace(state, departs=not isinstance(wanted, Revision) or wanted.hash != state.pin.hash), state.pin
+        departs = not isinstance(wanted, Revision) or wanted.hash != state.pin.hash
+        state, wanted = replace(state, departs=departs, waits_for_hub=None), state.pin
     if held or wanted is None:
         # What the rollout would do is not known, or cannot be done. What serves is kept up, and an abort is obeyed.
         return (

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from dflash_controller.engines.drafter_config import relevant
 from dflash_controller.model.hub import HubAnswer, ModelFacts, ModelQuestion, is_commit
 from dflash_controller.model.measurement import Absent, Error
 from dflash_controller.observe.pipeline.body import read_capped
@@ -23,6 +24,8 @@ from dflash_controller.observe.pipeline.body import read_capped
 MAX_INFO = 16 * 2**20
 """Bytes of the description of a repository: some hundred for each file."""
 MAX_CONFIG = 2**20
+MOST_FILES = 2000
+"""Files whose sizes are kept; of a larger repository none are, rather than some."""
 MAX_REDIRECTS = 5
 """A repository that was renamed redirects to its new name, and huggingface.co small files to its cache."""
 
@@ -81,12 +84,12 @@ class HubClient:
         if not isinstance(commit, str) or not is_commit(commit):
             raise _Failed(Error(f"{self._settings.endpoint} names no commit for {question.ref} of {question.model}"))
         try:
-            config = _object(await self._get(f"/{model}/resolve/{commit}/config.json", question, MAX_CONFIG))
+            config = relevant(_object(await self._get(f"/{model}/resolve/{commit}/config.json", question, MAX_CONFIG)))
         except _Failed as failed:
             if isinstance(failed.answer, Error):
                 raise
             config = None  # The files of a gated repository need a token, its commit does not.
-        except ValueError:
+        except (RecursionError, ValueError):
             config = None
         return ModelFacts(commit, _sizes(info.get("siblings")), config)
 
@@ -132,4 +135,4 @@ def _sizes(siblings: Any) -> dict[str, int]:
         path, size = (item.get("rfilename"), item.get("size")) if isinstance(item, Mapping) else (None, None)
         if isinstance(path, str) and isinstance(size, int) and not isinstance(size, bool) and size >= 0:
             found[path] = size
-    return found
+    return found if len(found) <= MOST_FILES else {}

@@ -18,6 +18,7 @@ from dflash_controller.engines.drafter_config import (
     read_drafter,
     read_target,
     release_problems,
+    relevant,
 )
 from dflash_controller.engines.releases import TABLE
 from testbed.gpu_loop.shapes import SHAPES, make_models
@@ -137,9 +138,19 @@ ANYTHING = st.recursive(
 FIELDS = (*DRAFTER, "text_config", "target_hidden_size", "target_layer_ids", "mask_token_id", "llm_config")
 
 
+def test_what_is_kept_of_a_file_reads_like_the_whole_and_stays_small() -> None:
+    target = {"text_config": {**TARGET, "layer_types": ["full_attention"] * 36}, "quantization_config": {"ignore": ["x" * 40] * 20_000}}
+    drafter = {**DRAFTER, "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "layer_types": ["sliding_attention"] * 5}
+    assert read_target(relevant(target)) == read_target(target) == TargetConfig(36, 4096, 151936)
+    assert read_drafter(relevant(drafter)) == read_drafter(drafter)
+    assert len(json.dumps(relevant(target))) < 300
+    assert not relevant({"architectures": ["x"] * 10_000})
+
+
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=6))
 def test_no_file_breaks_the_reader(config: dict[str, Any]) -> None:
     drafter, target = read_drafter(config), read_target(config)
+    assert (read_drafter(relevant(config)), read_target(relevant(config))) == (drafter, target)
     [*pair_problems("d", drafter, "t", target)]
     [*block_problems("d", drafter, 16)]
     [*release_problems("d", drafter, "vllm", "0.33.0")]

@@ -400,6 +400,20 @@ def test_weights_that_nobody_else_knows_are_as_large_as_the_hub_says() -> None:
     assert (stored["data"]["resolved"]["weight_bytes"], stored["data"]["resolved"]["weights_known"]) == (22, True)
 
 
+def test_a_pin_is_obeyed_while_the_hub_is_asked() -> None:
+    world = settled({"replicas": 2})
+    world.edit(lambda spec: spec.update(blockSize=8, tuning={"mode": "Off"}))
+    world.settle()
+    old = next(item["metadata"]["name"] for item in world.of_kind("ControllerRevision") if item["revision"] == 1)
+    world.slow = True
+    world.edit(lambda spec: spec.update(restartId="again"))
+    world.deployment["metadata"]["annotations"] = {"serving.dflash.io/pin": old}
+    world.settle()
+    assert world.deployment["status"]["stableRevision"] == old
+    assert world.deployment["status"]["rollout"]["revision"] == old
+    assert world.reason("Ready") == "Pinned"
+
+
 def test_a_suspended_deployment_still_reports_a_branch_that_moved() -> None:
     world = settled()
     world.edit(lambda spec: spec.update(suspend=True))

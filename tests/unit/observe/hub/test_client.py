@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from dflash_controller.model.hub import ModelFacts, ModelQuestion
 from dflash_controller.model.measurement import Absent, Error
-from dflash_controller.observe.hub.client import HubClient, HubSettings
+from dflash_controller.observe.hub.client import MOST_FILES, HubClient, HubSettings
 from testbed.hub_server import HubServer, commit_of
 
 MODEL, COMMIT = "z-lab/Qwen3.5-9B-DFlash", commit_of("first")
@@ -35,7 +35,7 @@ async def client(server: HubServer) -> AsyncIterator[HubClient]:
 async def test_a_branch_is_resolved_with_the_sizes_of_its_files_and_its_config(client: HubClient) -> None:
     found = await client.ask(MAIN)
     assert isinstance(found, ModelFacts)
-    assert (found.commit, found.config) == (COMMIT, CONFIG)
+    assert (found.commit, found.config) == (COMMIT, {**CONFIG, "dflash": True})
     assert found.files["model.safetensors"] == 1000
     assert found.weight_bytes == 1000
 
@@ -68,6 +68,13 @@ async def test_a_config_that_is_no_json_object_is_none(server: HubServer, client
     found = await client.ask(MAIN)
     assert isinstance(found, ModelFacts)
     assert found.config is None
+
+
+async def test_of_a_repository_with_very_many_files_no_sizes_are_kept(server: HubServer, client: HubClient) -> None:
+    server.publish(MODEL, COMMIT, {f"{number}.safetensors": b"w" for number in range(MOST_FILES + 1)})
+    found = await client.ask(MAIN)
+    assert isinstance(found, ModelFacts)
+    assert (found.commit, found.weight_bytes) == (COMMIT, None)
 
 
 async def test_a_repository_without_config_json_has_none(server: HubServer, client: HubClient) -> None:
@@ -148,7 +155,7 @@ async def test_a_renamed_repository_is_followed(server: HubServer) -> None:
         found = await client.ask(MAIN)
         await client.close()
     assert isinstance(found, ModelFacts)
-    assert found.config == CONFIG
+    assert found.config == {**CONFIG, "dflash": True}
 
 
 async def test_a_proxy_of_the_environment_is_used(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
