@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from dflash_controller.model.hub import ModelFacts, ModelQuestion
 from dflash_controller.model.measurement import Absent, Error
@@ -38,6 +41,18 @@ async def test_a_branch_is_resolved_with_the_sizes_of_its_files_and_its_config(c
     assert (found.commit, found.config) == (COMMIT, {**CONFIG, "dflash": True})
     assert found.files["model.safetensors"] == 1000
     assert found.weight_bytes == 1000
+
+
+async def test_the_hub_of_the_tests_says_the_same_to_the_client_of_hugging_face(server: HubServer, client: HubClient) -> None:
+    api = HfApi(endpoint=server.url)
+    found, theirs = await client.ask(MAIN), await asyncio.to_thread(api.model_info, MODEL, revision="main", files_metadata=True)
+    assert isinstance(found, ModelFacts)
+    assert theirs.sha == found.commit
+    assert {file.rfilename: file.size for file in theirs.siblings or ()} == found.files
+    with pytest.raises(RevisionNotFoundError):
+        await asyncio.to_thread(api.model_info, MODEL, revision="mian")
+    with pytest.raises(RepositoryNotFoundError):
+        await asyncio.to_thread(api.model_info, "z-lab/nothing")
 
 
 @pytest.mark.parametrize("ref", ["v1.0", "refs/pr/7", "feature/new_drafter"])
