@@ -34,7 +34,7 @@ from hack.docs_tables import renewed as renewed_docs
 
 KUBERNETES = "1.35"
 """Kubernetes release whose types the schema contains."""
-ELSEWHERE = frozenset({"namespaces", "http_host", "http_port", "lease_namespace", "pod_ips", "pod_name"})
+ELSEWHERE = frozenset({"namespaces", "hugging_face_endpoint", "http_host", "http_port", "lease_namespace", "pod_ips", "pod_name"})
 """Settings that are not below ``settings``, in addition to Prometheus' settings. The chart has other values for them, or the pod knows
 them."""
 

@@ -40,7 +40,7 @@ from dflash_controller.runtime.server import HealthServer
 from dflash_controller.runtime.settings import Settings, SettingsError
 from dflash_controller.runtime.tuners import Tuners
 from dflash_controller.runtime.watch import EventSink, Watches
-from dflash_controller.runtime.wiring import metrics_source, operator_defaults, show_settings
+from dflash_controller.runtime.wiring import hub_reader, metrics_source, operator_defaults, show_settings
 from dflash_controller.runtime.worker import Worker
 
 log = logging.getLogger("dflash_controller.main")
@@ -73,6 +73,7 @@ async def run(settings: Settings) -> bool:
         executor = Executor(client, store, events, still_leader=candidate.is_leader, clock=time.monotonic)
         measurements = Measurements(store, metrics_source(settings), queue.add_all, show_settings(settings), settings.warm_up_seconds)
         prober = Prober(Probe(), queue.add)
+        hub = hub_reader(settings, queue.add)
         reconciler = Reconciler(
             store,
             reader,
@@ -81,6 +82,7 @@ async def run(settings: Settings) -> bool:
             metrics,
             prober,
             Tuners(measurements, settings.learned_record_seconds, utc_now, slot_s=settings.tuning_slot_seconds),
+            hub,
             defaults=operator_defaults(settings),
             catalog=Catalog.load(),
             tuning_requeue_s=settings.tuning_seconds,
@@ -101,7 +103,7 @@ async def run(settings: Settings) -> bool:
             worker=Worker(reconciler, queue, metrics),
             workers=settings.workers,
             leading=lambda: metrics.leading(True),
-            background=(measurements.collector.run(), prober.run()),
+            background=(measurements.collector.run(), prober.run(), hub.run()),
         )
 
 

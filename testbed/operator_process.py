@@ -76,7 +76,9 @@ class OperatorProcess:
         """Starts the operator and waits until it serves health. It may still be waiting for the Lease then."""
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         kubeconfig = self._kubeconfig or self.cluster.service_account_kubeconfig(NAMESPACE, SERVICE_ACCOUNT)
-        own = {f"DFLASH_{name.upper()}": value for name, value in {"http_host": "127.0.0.1", "http_port": "0", **self.settings}.items()}
+        # No hub: nothing on this machine may depend on what the internet says today.
+        usual = {"http_host": "127.0.0.1", "http_port": "0", "hugging_face_endpoint": "off"}
+        own = {f"DFLASH_{name.upper()}": value for name, value in {**usual, **self.settings}.items()}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DFLASH_")} | {
             "KUBECONFIG": str(kubeconfig),
             # Behind this project, dependencies may come from further folders.

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     SCALING = "Scaling"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     SETTLED = "Settled"
+    RESOLVING_REVISIONS = "ResolvingRevisions"
     SUSPENDED = "Suspended"
     PAUSED = "Paused"
     NOT_STALLED = "NotStalled"
@@ -61,6 +62,7 @@ class Reason(StrEnum):
     DRAFTER_MISMATCH = "DrafterMismatch"
     PAIR_UNKNOWN = "PairUnknown"
     ENGINE_UNSUPPORTED = "EngineUnsupported"
+    REVISION_NOT_RESOLVED = "RevisionNotResolved"
     NAME_TAKEN = "NameTaken"
     LEADER_WORKER_SET_MISSING = "LeaderWorkerSetMissing"
     LEADER_WORKER_SET_UNLISTED = "LeaderWorkerSetUnlisted"
@@ -142,6 +144,9 @@ class Reason(StrEnum):
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
+    NEWER_TARGET_AVAILABLE = "NewerTargetAvailable"
+    NEWER_DRAFTER_AVAILABLE = "NewerDrafterAvailable"
+    HUB_UNAVAILABLE = "HubUnavailable"
     FOREIGN_OBJECT = "ForeignObject"
     RENDERED_DIFFERENTLY = "RenderedDifferently"
     FOREIGN_TEMPLATE_CHANGE = "ForeignTemplateChange"
@@ -175,19 +180,29 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.SCALING: ReasonDoc("Replicas are being added or removed."),
     Reason.ROLLOUT_IN_PROGRESS: ReasonDoc("A new revision is replacing the active one; see status.rollout."),
     Reason.SETTLED: ReasonDoc("Nothing is left to do for the last change."),
+    Reason.RESOLVING_REVISIONS: ReasonDoc(
+        "The model hub is asked for the commits and the config.json of target and drafter. It has ten seconds to answer."
+    ),
     Reason.SUSPENDED: ReasonDoc("spec.suspend is true: no object is written; pods keep serving.", "Set spec.suspend to false to continue."),
     Reason.PAUSED: ReasonDoc("spec.rollout.paused is true: the rollout waits.", "Set spec.rollout.paused to false to continue."),
     Reason.NOT_STALLED: ReasonDoc("No action is needed."),
     Reason.INVALID_SPEC: ReasonDoc(
         "The spec breaks a rule that only the operator can check; what ran before keeps running.", "Fix the field that the message names."
     ),
-    Reason.DRAFTER_MISMATCH: ReasonDoc("The drafter was trained for another target.", "Use the drafter the message names."),
+    Reason.DRAFTER_MISMATCH: ReasonDoc(
+        "The drafter was trained for another target, by the catalog or by the config.json of both.", "Use a drafter of this target."
+    ),
     Reason.PAIR_UNKNOWN: ReasonDoc(
         "The catalog does not know this target and drafter, and the spec does not say enough.",
         "Set spec.drafter.model and spec.drafter.trainedBlockSize.",
     ),
     Reason.ENGINE_UNSUPPORTED: ReasonDoc(
         "This engine release cannot run what the spec asks for.", "Choose the release or the setting the message names."
+    ),
+    Reason.REVISION_NOT_RESOLVED: ReasonDoc(
+        "The model hub gave no commit for a branch or tag. Weights are fetched into spec.storage at a commit only, so no revision is made; "
+        "what runs keeps running. Without spec.storage it is an event, and each engine loads what the branch names when it starts.",
+        "Set the field that the message names to a 40-digit commit, or let the operator reach the hub. It asks again by itself.",
     ),
     Reason.NAME_TAKEN: ReasonDoc(
         "An object that the operator must write exists and belongs to something else.",
@@ -377,6 +392,18 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."
+    ),
+    Reason.NEWER_TARGET_AVAILABLE: ReasonDoc(
+        "The branch or tag of spec.target.revision has moved since it was resolved. Nothing changes by itself.",
+        "Change spec.restartId to adopt what it names now, or set spec.target.revision to the commit you want.",
+    ),
+    Reason.NEWER_DRAFTER_AVAILABLE: ReasonDoc(
+        "The branch or tag of spec.drafter.revision has moved since it was resolved. Nothing changes by itself.",
+        "Change spec.restartId to adopt what it names now, or set spec.drafter.revision to the commit you want.",
+    ),
+    Reason.HUB_UNAVAILABLE: ReasonDoc(
+        "The model hub does not say what a branch or tag names now, so a newer commit is not reported. What runs is not touched.",
+        "Let the operator reach the hub, or set the field that the message names to a commit.",
     ),
     Reason.FOREIGN_OBJECT: ReasonDoc(
         "An object carries the label serving.dflash.io/deployment, and the operator did not make it. It is neither counted nor written.",

@@ -91,7 +91,8 @@ class Target(Model):
     )
     revision: Annotated[GitRevision | None, REVISION] = Field(
         None,
-        description="Commit, tag or branch. Default: the repository's main branch. A 40-digit commit keeps all replicas alike.",
+        description="Commit, tag or branch. Default: the repository's main branch. "
+        "A branch or tag is resolved to its commit when a revision is made; restartId resolves it again.",
     )
     hybrid: Annotated[bool | None, REVISION] = Field(
         None,
@@ -116,11 +117,13 @@ class Drafter(Model):
     revision: Annotated[GitRevision | None, REVISION] = Field(
         None,
         description="Commit, tag or branch. Default: the repository's main branch. "
+        "A branch or tag is resolved to its commit when a revision is made; restartId resolves it again. "
         "Drafters are retrained under the same name: pin a commit.",
     )
     trained_block_size: Annotated[BlockSize | None, REVISION] = Field(
         None,
-        description="Block size the drafter was trained with, the largest it can serve. Only needed where the catalog does not know it.",
+        description="Block size the drafter was trained with, the largest it can serve. "
+        "Only needed where neither the catalog nor the drafter's config.json says it.",
     )
     weight_size: Annotated[Quantity | None, REVISION] = Field(
         None, description="Size of the weights, for instance 2Gi. Only needed where the catalog does not know it."

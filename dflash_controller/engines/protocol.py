@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,9 +10,8 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.catalog.catalog import CacheSizes
 from dflash_controller.engines.probe_reading import Reading
+from dflash_controller.model.hub import is_commit
 from dflash_controller.model.metric_schema import MetricSchema
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class ModelRef:
     @property
     def pinned(self) -> bool:
         """The revision is a commit, which never moves."""
-        return bool(self.revision and _COMMIT.fullmatch(self.revision))
+        return is_commit(self.revision)
 
 
 @dataclass(frozen=True, slots=True)

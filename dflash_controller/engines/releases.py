@@ -45,6 +45,8 @@ class Releases:
     """Ascending."""
     overlays: Mapping[str, tuple[str, ...]]
     """Tested release -> the requirement lists that the engine contract lays over its base environment, first one wins."""
+    drafters: Mapping[str, str]
+    """Architecture in a drafter's config.json -> the first release that loads it. Those that every accepted release loads are left out."""
 
     def dialect(self, requested: str) -> ReleaseProfile | Problem:
         """The tested release itself, else the nearest older one (the oldest for what lies between floor and oldest)."""
@@ -76,6 +78,9 @@ def _releases(name: str, entry: Mapping[str, Any]) -> Releases:
     ascending = [version(release) for release in (entry["floor"], *tested)]
     if len(tested) != len(entry["tested"]) or ascending != sorted(ascending):
         raise ValueError(f"{name}: floor and tested releases do not ascend")
+    drafters = {name: str(release) for name, release in entry.get("drafters", {}).items()}
+    for release in drafters.values():
+        version(release)
     return Releases(
         engine=entry["title"],
         floor=entry["floor"],
@@ -83,6 +88,7 @@ def _releases(name: str, entry: Mapping[str, Any]) -> Releases:
         default=entry["default"],
         tested=tested,
         overlays=MappingProxyType(overlays),
+        drafters=MappingProxyType(drafters),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dflash_controller.api import defaults as api
 from dflash_controller.api.problem import Problem
@@ -16,20 +16,38 @@ from dflash_controller.engines.resolved import OperatorDefaults, Resolved
 __all__ = ["OperatorDefaults", "Resolved", "resolve"]
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the models' own repositories say, for what neither spec nor catalog do. None: not known."""
+
+    trained_block_size: int | None = None
+    target_bytes: int | None = None
+    drafter_bytes: int | None = None
+
+
 DRAFTER_BYTES = 7_000_000_000
 """Upper end of the drafter family (3.5 billion parameters, BF16), for a drafter of unknown size."""
 
 
 def resolve(
-    spec: Spec, name: str, namespace: str, catalog: Catalog, defaults: OperatorDefaults, carried: Resolved | None = None
+    spec: Spec,
+    name: str,
+    namespace: str,
+    catalog: Catalog,
+    defaults: OperatorDefaults,
+    carried: Resolved | None = None,
+    published: Published | None = None,
 ) -> Resolved | list[Problem]:
     """Everything an engine process is made of, or all that keeps it from being known.
 
     The spec must have passed ``validation.problems``. What it says wins over the catalog, and the catalog over the operator's
     defaults. ``carried`` is the active revision when the user changed something else than ``restartId``: its operator defaults and
     recommended flags stay, so that one edit changes one thing; the families of the pod network are a fact of today's cluster.
+    ``published`` is what the repositories say: of the trained block size before the catalog, because it is of this very commit; of the
+    weights' sizes after it.
     Combinations that a release cannot do are not looked at: they depend on the speculation (``Engine.problems``).
     """
+    published = published or Published()
     if carried is not None:
         defaults = replace(carried.defaults, pod_ip_families=defaults.pod_ip_families)
     engine = ENGINES[api.engine_name(spec)]
@@ -38,12 +56,12 @@ def resolve(
     known = catalog.find(spec.target.model)
     drafter = _drafter(spec, catalog, known)
     pair = None if isinstance(drafter, Problem) else catalog.pair(spec.target.model, drafter)
-    trained = _trained_block_size(spec, pair, drafter)
+    trained = _trained_block_size(spec, pair, drafter, published)
     problems = [found for found in (dialect, drafter, trained) if isinstance(found, Problem)]
     if isinstance(dialect, Problem) or isinstance(drafter, Problem) or not isinstance(trained, int) or problems:
         return problems
     tensor = api.tensor_parallel(spec, known.tensor if known else None)
-    weights = _weight_bytes(spec, known, pair)
+    weights = _weight_bytes(spec, known, pair, published)
     # A drafter serves copies of its target only (quantised, fine-tuned), which have its shape.
     shape = known or catalog.by_drafter(drafter)
     return Resolved(
@@ -88,9 +106,9 @@ def _drafter(spec: Spec, catalog: Catalog, known: Pair | None) -> str | Problem:
     )
 
 
-def _trained_block_size(spec: Spec, pair: Pair | None, drafter: str | Problem) -> int | Problem | None:
+def _trained_block_size(spec: Spec, pair: Pair | None, drafter: str | Problem, published: Published) -> int | Problem | None:
     """None where the drafter itself is the problem."""
-    trained = spec.drafter.trained_block_size or (pair.trained_block_size if pair else None)
+    trained = spec.drafter.trained_block_size or published.trained_block_size or (pair.trained_block_size if pair else None)
     if trained or isinstance(drafter, Problem):
         return trained
     return Problem(
@@ -106,9 +124,9 @@ def _recommended_args(engine: str, target: str, drafter: str, pair: Pair | None,
     return pair.recommended_args(engine) if pair else ()
 
 
-def _weight_bytes(spec: Spec, known: Pair | None, pair: Pair | None) -> int | None:
-    target = _bytes(spec.target.weight_size) or (known.target_bytes if known else None)
-    drafter = _bytes(spec.drafter.weight_size) or (pair.drafter_bytes if pair else DRAFTER_BYTES)
+def _weight_bytes(spec: Spec, known: Pair | None, pair: Pair | None, published: Published) -> int | None:
+    target = _bytes(spec.target.weight_size) or (known.target_bytes if known else published.target_bytes)
+    drafter = _bytes(spec.drafter.weight_size) or (pair.drafter_bytes if pair else published.drafter_bytes or DRAFTER_BYTES)
     return target + drafter if target else None
 
 

@@ -14,14 +14,12 @@ from dflash_controller.api.conditions import ConditionType, Reason, get_conditio
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.parse import parse_spec, serving_part
 from dflash_controller.api.types import Spec
-from dflash_controller.engines import ENGINES
-from dflash_controller.engines.resolve import resolve
 from dflash_controller.model.snapshot import Snapshot
 from dflash_controller.planning.children.shared import accessories
 from dflash_controller.planning.children.workloads import candidate_steps, clean_up, serving_steps, spent_jobs
-from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, pools, revision_of
+from dflash_controller.planning.replicas.count import pools, revision_of
 from dflash_controller.planning.replicas.next_replicas import Budget, next_replicas
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
+from dflash_controller.planning.revisions.desired import PendingRevision, rolled_back
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, read
@@ -51,8 +49,10 @@ from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.obstacles import find_obstacles
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Part, Plan, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
+from dflash_controller.planning.state.wanted import Waiting, Wanted, wanted_revision
 from dflash_controller.planning.status.build import status
 from dflash_controller.planning.status.conditions import stalled, unfinished
+from dflash_controller.planning.status.hub import hub_questions
 from dflash_controller.planning.status.notices import concurrency_reported
 from dflash_controller.planning.tuning import judged, tuned
 
@@ -94,16 +94,20 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
     aborted: Sequence[Step] = ()
     if not defaults.suspended(spec):
         state, aborted = abort_replacement(state)
-    asked = blockers.invalid(parsed) if not isinstance(parsed, Spec) else _wanted(state, spec)
-    wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker) else asked
+    found = wanted_revision(state, spec) if isinstance(parsed, Spec) else Wanted(blockers.invalid(parsed))
+    asked, state = found.outcome, replace(state, asked_hub=found.pending)
+    wanted: Revision | PendingRevision | None = None if isinstance(asked, Blocker | Waiting) else asked
     if isinstance(asked, Blocker):
         state = replace(state, obstacles={Part.ROLLOUT: asked, **state.obstacles})
+    elif isinstance(asked, Waiting):
+        state = replace(state, waits_for_hub=asked.message, departs=True)
     elif rolled_back(asked) and state.stable is None and state.pin is None and not held and not lost_revisions(state):
         # Somebody edited the states. What failed must not take over, and what serves stays as it is.
         told = {Part.ROLLOUT: blockers.nothing_stable(asked.name if isinstance(asked, Revision) else ""), **state.obstacles}
         state, wanted = replace(state, obstacles=told, unknown=frozenset(pool.revision for pool in state.pools)), None
     if state.pin is not None:
-        state, wanted = replace(state, departs=not isinstance(wanted, Revision) or wanted.hash != state.pin.hash), state.pin
+        departs = not isinstance(wanted, Revision) or wanted.hash != state.pin.hash
+        state, wanted = replace(state, departs=departs, waits_for_hub=None), state.pin
     if held or wanted is None:
         # What the rollout would do is not known, or cannot be done. What serves is kept up, and an abort is obeyed.
         return (
@@ -119,27 +123,6 @@ def decide(snapshot: Snapshot, stored: StoredRevisions, context: PlannerInputs) 
 _ASKED_BY_USER = Asker(Origin.USER, SPEC_CHANGED)
 
 
-def _wanted(state: ReconcileState, spec: Spec) -> Revision | PendingRevision | Blocker:
-    context, key = state.context, state.snapshot.key
-    if problems := blockers.spec_problems(spec, context):
-        return blockers.invalid(problems)
-    wanted = desired_revision(
-        spec,
-        state.records,
-        state.stable,
-        lambda carried: resolve(spec, key.name, key.namespace, context.catalog, context.defaults, carried),
-    )
-    if isinstance(wanted, list):
-        return blockers.unresolved(wanted, spec, context)
-    if isinstance(wanted, PendingRevision):
-        request = wanted.resolved.launch_request(wanted.speculation)
-        if impossible := ENGINES[wanted.resolved.engine].problems(request):
-            return blockers.engine_unsupported(impossible)
-    if wanted.resolved.nodes > 1 and LEADER_WORKER_SET not in state.snapshot.kinds:
-        return blockers.leader_worker_set_missing()
-    return wanted
-
-
 def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None) -> Plan:
     """Returns a plan that writes only the status and an event. Pods keep serving; even rollback and repair wait."""
     state = replace(state, wanted={pool.revision: pool.wanted for pool in state.pools})
@@ -151,9 +134,11 @@ def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None)
         failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
     if (blocker := state.blocker) is not None:
-        return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status=status(state))
+        announced = _announced(state, ConditionType.STALLED, blocker.reason, blocker.message)
+        return Plan(announced, status=status(state), models=hub_questions(state))
     message = "Nothing is written until spec.suspend is false; pods keep serving"
-    return Plan(_announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message), status=status(state))
+    announced = _announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message)
+    return Plan(announced, status=status(state), models=hub_questions(state))
 
 
 def _carry_on(
@@ -233,6 +218,7 @@ def _carry_on(
         requeue_after_s=_requeue_after_s(state),
         decision=state.decision,
         probe=outcome.probe if outcome and not ends else None,
+        models=hub_questions(state),
         stores_learned=bool(learned),
     )
 
@@ -243,9 +229,10 @@ def _take_roles(
     """Returns the state with the roles that the desired revision needs, the writes that create it, and the writes that move revisions."""
     made: tuple[Step, ...] = ()
     if isinstance(wanted, PendingRevision):
-        manifest = new_revision(state, spec, wanted, asker)
+        manifest, doubts = new_revision(state, spec, wanted, asker), wanted.doubts
         wanted = _as_record(manifest)
-        made = (Create(manifest), Event("Normal", "RevisionCreated", f"{wanted.name}: {_describe(wanted)}"))
+        told = (Event("Warning", Reason.REVISION_NOT_RESOLVED.value, shorten(doubt)) for doubt in doubts)
+        made = (Create(manifest), Event("Normal", "RevisionCreated", f"{wanted.name}: {_describe(wanted)}"), *told)
         state = replace(state, records=(*state.records, wanted))
     state, moves = take_roles(state, spec, wanted, asker, fresh=bool(made))
     return state, made, tuple(moves)

@@ -19,6 +19,7 @@ from dflash_controller.planning.revisions.roles import StoredRevisions, read_sto
 from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.plan import Part, Plan
+from dflash_controller.runtime.hub_reader import HubReader
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.prober import Prober
@@ -45,6 +46,7 @@ class Reconciler:
         metrics: Metrics,
         prober: Prober,
         tuners: Tuners,
+        hub: HubReader,
         *,
         defaults: OperatorDefaults,
         catalog: Catalog,
@@ -59,6 +61,7 @@ class Reconciler:
         self._metrics = metrics
         self._prober = prober
         self._tuners = tuners
+        self._hub = hub
         self._defaults = defaults
         self._catalog = catalog
         self._tuning_requeue_s = tuning_requeue_s
@@ -94,6 +97,7 @@ class Reconciler:
         known = {**self._conflicts.get(key, {}), **result.conflicts}
         self._conflicts[key] = {identity: message for identity, message in known.items() if identity not in result.uncontested}
         self._prober.want(key, plan.probe)
+        self._hub.want(key, plan.models)
         if plan.decision is not None:
             self._tuners.decided(key, plan.decision)
             self._metrics.tuned(key, plan.decision)
@@ -143,6 +147,7 @@ class Reconciler:
                 tuning_requeue_s=self._tuning_requeue_s,
                 warm_up_s=self._warm_up_s,
                 field_conflicts=tuple(sorted(self._conflicts.get(key, {}).values())),
+                hub=self._hub.knowledge(key),
                 refusals=refusals or {},
             ),
         )
@@ -156,6 +161,7 @@ class Reconciler:
             self._failures.pop(key, None)
             self._conflicts.pop(key, None)
             self._prober.forget(key)
+            self._hub.forget(key)
             return
         status = deployment.get("status") or {}
         revisions = {

@@ -20,6 +20,7 @@ _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount
 Seconds = Annotated[float, Field(gt=0)]
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 """Variables that the kubelet adds for each Service of the namespace: for one called dflash-x, DFLASH_X_SERVICE_HOST, DFLASH_X_PORT, …"""
+HUB_OFF = "off"
 _FILES = tuple(f"prometheus_{name}_file" for name in ("bearer_token", "basic_auth", "ca", "cert", "key"))
 _LISTS = ("namespaces", "allowed_host_paths", "pod_ips", "prometheus_replica_labels")
 
@@ -83,6 +84,12 @@ class Settings(BaseModel):
     """The same for vLLM."""
     allowed_host_paths: tuple[str, ...] = ()
     """Directories under which ``spec.storage.hostPath`` may be; empty: not allowed."""
+
+    hugging_face_endpoint: str = "https://huggingface.co"
+    """Base URL of the model hub, or a mirror of it, that resolves branches to commits and has each drafter's config.json; ``off``: none is
+    asked. Proxies are those of HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
+    hugging_face_seconds: Seconds = 600.0
+    """Time between two questions whether a branch has moved."""
 
     pod_ips: tuple[str, ...] = ()
     """Addresses of the operator's own pod, whose families engines listen on; absent: ``POD_IPS``; empty: both families."""
@@ -168,6 +175,15 @@ class Settings(BaseModel):
         if not all(name.isascii() and name.isidentifier() for name in names):
             raise ValueError("must be label names, separated by commas")
         return names
+
+    @field_validator("hugging_face_endpoint")
+    @classmethod
+    def _hub(cls, url: str) -> str:
+        if url.lower() == HUB_OFF:
+            return HUB_OFF
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://, or be off")
+        return url.rstrip("/")
 
     @field_validator("prometheus_url")
     @classmethod

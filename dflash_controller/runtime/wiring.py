@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.model.snapshot import Key
+from dflash_controller.observe.hub.client import HubClient, HubSettings
 from dflash_controller.observe.pipeline.source import Source
 from dflash_controller.observe.sources.prometheus.client import PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
 from dflash_controller.observe.sources.prometheus.source import PrometheusSource
 from dflash_controller.observe.sources.scrape.source import Scraper, ScrapeSettings
 from dflash_controller.observe.status_values.display import DisplaySettings
-from dflash_controller.runtime.settings import Settings
+from dflash_controller.runtime.hub_reader import HubReader
+from dflash_controller.runtime.settings import HUB_OFF, Settings
 
 
 def operator_defaults(settings: Settings) -> OperatorDefaults:
@@ -44,6 +48,14 @@ def metrics_source(settings: Settings) -> Source:
     )
     window_s = settings.metrics_window_seconds
     return PrometheusSource(prometheus, window_s, trials=TrialSettings(window_s, step_s=settings.scrape_seconds))
+
+
+def hub_reader(settings: Settings, changed: Callable[[Key], None]) -> HubReader:
+    """Returns the reader of the model hub; it asks nothing if the hub is switched off."""
+    endpoint = settings.hugging_face_endpoint
+    if endpoint == HUB_OFF:
+        return HubReader(None, None, changed, refresh_s=settings.hugging_face_seconds)
+    return HubReader(HubClient(HubSettings(endpoint)), endpoint, changed, refresh_s=settings.hugging_face_seconds)
 
 
 def show_settings(settings: Settings) -> DisplaySettings:

@@ -91,6 +91,7 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
         "sglangImage": "a:{version}",
         "vllmImage": "b:{version}",
         "allowedHostPaths": ["/a", "/b"],
+        "huggingFaceSeconds": 66,
         "logFormat": "text",
         "logLevel": "DEBUG",
         "leaderElection": False,
@@ -115,6 +116,29 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
     assert settings.prometheus_matcher == {"a": "b", "c": "d"}
     assert settings.prometheus_replica_labels == ("ha_pair", "site")
     assert (settings.namespaces, settings.http_port) == (("x", "123"), 9000)
+
+
+@pytest.mark.parametrize(
+    ("values", "endpoint"),
+    [
+        ({}, "https://huggingface.co"),
+        ({"huggingFace": {"endpoint": "http://mirror.example.com:8080/hf"}}, "http://mirror.example.com:8080/hf"),
+        ({"huggingFace": {"endpoint": "off"}}, "off"),
+        ({"huggingFace": {"endpoint": False}}, "off"),
+    ],
+)
+def test_the_model_hub_is_a_value_and_off_may_be_written_without_quotes(values: dict[str, Any], endpoint: str, settings_of: Any) -> None:
+    assert settings_of(values).hugging_face_endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"), [("https://huggingface.co", 443), ("http://mirror:8080/hf", 8080), ("http://m", 80), ("off", None)]
+)
+def test_a_closed_egress_leaves_the_way_to_the_model_hub(endpoint: str, port: int | None) -> None:
+    values = {"huggingFace": {"endpoint": endpoint}, "networkPolicy": {"egress": {"enabled": True, "apiServerPorts": [6443]}}}
+    [policy] = of_kind(manifests(values), "NetworkPolicy")
+    ports = [one["port"] for rule in policy["spec"]["egress"] for one in rule.get("ports", [])]
+    assert ports == [53, 53, 6443, *([port] if port else [])]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +242,7 @@ def test_only_the_metrics_port_is_open_and_the_test_may_always_come() -> None:
     ("url", "port"), [("http://p:9090/x", 9090), ("https://p", 443), ("http://p/x", 80), ("https://[fd00::1]:9091", 9091), ("", None)]
 )
 def test_a_closed_egress_leaves_the_way_to_prometheus(url: str, port: int | None) -> None:
-    values = {"prometheus": {"url": url}, "networkPolicy": {"egress": {"enabled": True}}}
+    values = {"prometheus": {"url": url}, "huggingFace": {"endpoint": "off"}, "networkPolicy": {"egress": {"enabled": True}}}
     [policy] = of_kind(manifests(values), "NetworkPolicy")
     ports = [one["port"] for rule in policy["spec"]["egress"] for one in rule.get("ports", [])]
     assert ports == [53, 53, 443, 6443, *([port] if port else [])]

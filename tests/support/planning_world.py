@@ -26,6 +26,7 @@ from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.engines.sglang.launch import SGLang
 from dflash_controller.engines.vllm.launch import VLLM
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
+from dflash_controller.model.hub import HubKnowledge
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
@@ -126,6 +127,8 @@ class World:
         self.probe_error: str | None = None
         self.probe_waited_s: dict[str, float] = {}
         self.warm_up_s = 0.0
+        self.hub = HubKnowledge()
+        """What the model hub says; without an endpoint it is not asked."""
         self.field_conflicts: tuple[str, ...] = ()
         self.tuning = Knowledge()
         self.advice: Advice | None = None
@@ -192,6 +195,7 @@ class World:
             warm_up_s=self.warm_up_s,
             tuning=tuning,
             field_conflicts=self.field_conflicts,
+            hub=self.hub,
             refusals=self.refusals,
         )
 

@@ -9,6 +9,7 @@ joined by commas, as the operator reads them.
 {{- range $name, $value := .Values.settings -}}
 {{- $_ := set $all (snakecase $name | upper) $value -}}
 {{- end -}}
+{{- $_ := set $all "HUGGING_FACE_ENDPOINT" (include "dflash-operator.hub" .) -}}
 {{- if $prometheus.url -}}
 {{- $_ := set $all "PROMETHEUS_URL" $prometheus.url -}}
 {{- $_ := set $all "PROMETHEUS_TENANT" $prometheus.tenant -}}
@@ -47,6 +48,11 @@ joined by commas, as the operator reads them.
 DFLASH_{{ $name }}: {{ $text | quote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* The model hub. YAML reads an unquoted off as false. */}}
+{{- define "dflash-operator.hub" -}}
+{{- .Values.huggingFace.endpoint | default "off" -}}
 {{- end -}}
 
 {{/* The files of Prometheus' section by setting: where each comes from, and its path below /etc/dflash/prometheus. */}}

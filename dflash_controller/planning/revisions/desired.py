@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash_controller.api import defaults
 from dflash_controller.api.inputs import revision_inputs
-from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.planning.revisions.drafter_health import collapsed, switched_off
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,14 @@ class PendingRevision:
     block_size_as_written: int | None
     speculation: Speculation
     resolved: Resolved
+    doubts: tuple[str, ...] = ()
+    """What it is made without, for the user to know."""
 
 
 def desired_revision(
-    spec: Spec, records: Sequence[Revision], stable: Revision | None, resolve: Callable[[Resolved | None], Resolved | list[Problem]]
-) -> Revision | PendingRevision | list[Problem]:
-    """Returns the stored revision that the spec asks for, a draft of it if none is stored, or the problems of the spec.
+    spec: Spec, records: Sequence[Revision], stable: Revision | None, resolve: Callable[[Resolved | None], Resolved | U]
+) -> Revision | PendingRevision | U:
+    """Returns the stored revision that the spec asks for, a draft of it if none is stored, or what ``resolve`` returns in place of values.
 
     A stored intent keeps the values it was resolved with, whatever the current defaults are. If an intent failed after a change of target,
     drafter or engine, it has failed at every block size, and its failed revision is returned. A failed trial of the tuner does not count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_controller.api import defaults, names, validation
 from dflash_controller.api.conditions import Reason
@@ -11,6 +11,7 @@ from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.snapshot import Object, Snapshot
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
+from dflash_controller.planning.revisions.model_commits import Unresolved
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.child_ownership import controller
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
@@ -48,6 +49,22 @@ def unresolved(problems: Sequence[Problem], spec: Spec, context: PlannerInputs) 
 def engine_unsupported(problems: Sequence[Problem]) -> Blocker:
     """Returns the blocker for an engine release that cannot run what the spec asks for."""
     return Blocker(Reason.ENGINE_UNSUPPORTED, _listed(problems))
+
+
+def contradicted(problems: Mapping[Reason, Sequence[Problem]]) -> Blocker | None:
+    """Returns the blocker for problems by reason, named after the first reason that has any; None if none has."""
+    reason = next((reason for reason, found in problems.items() if found), None)
+    return Blocker(reason, _listed([problem for found in problems.values() for problem in found])) if reason else None
+
+
+def not_resolved(missing: Sequence[Unresolved]) -> Blocker:
+    """Returns the blocker for branches and tags without a commit, where weights are fetched once for all replicas."""
+    fields = " and ".join(gap.choice.field for gap in missing)
+    return Blocker(
+        Reason.REVISION_NOT_RESOLVED,
+        f"{'. '.join(str(gap) for gap in missing)}. Weights are fetched into spec.storage at a commit only, so that replicas never differ: "
+        f"set {fields} to a 40-digit commit. The operator asks again by itself",
+    )
 
 
 def leader_worker_set_missing() -> Blocker:

@@ -10,6 +10,7 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.counters import CounterSeries, ProbeRun
+from dflash_controller.model.hub import HubKnowledge
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
 from dflash_controller.planning.state.plan import Part
@@ -74,5 +75,7 @@ class PlannerInputs:
     """Seconds for which a new replica's metrics are ignored. Its first requests compile kernels and capture graphs."""
     field_conflicts: tuple[str, ...] = ()
     """What to tell of objects that another field manager keeps changing."""
+    hub: HubKnowledge = field(default_factory=HubKnowledge)
+    """What the model hub says of targets and drafters."""
     refusals: Mapping[Part, Blocker] = field(default_factory=dict)
     """The writes that the API server has just refused, by the part of the plan they belong to."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from dflash_controller.model.hub import NO_QUESTIONS, ModelQuestions
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.tuner.decision import TunerDecision
 
@@ -118,6 +119,8 @@ class Plan:
     """The tuner's decision, to log and count. The writes that follow from it are among the steps."""
     probe: ProbeRequest | None = None
     """The probe to run meanwhile. None means that no probe runs, and one under way is cancelled."""
+    models: ModelQuestions = NO_QUESTIONS
+    """What to ask of the model hub meanwhile."""
     stores_learned: bool = False
     """True if a step stores ``Knowledge.record`` with the stable revision."""
 

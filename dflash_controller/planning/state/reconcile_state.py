@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dflash_controller.api.types import Spec
+from dflash_controller.model.hub import NO_QUESTIONS, ModelQuestions
 from dflash_controller.model.snapshot import Object, Pod, Snapshot
 from dflash_controller.planning.replicas.count import engines
 from dflash_controller.planning.replicas.next_replicas import Budget, Pool
@@ -53,6 +54,10 @@ class ReconcileState:
     """Desired replicas by revision after this plan."""
     empty_first: frozenset[str] = frozenset()
     """Revisions whose workload this plan creates without replicas, before others give up replicas for it."""
+    asked_hub: ModelQuestions = NO_QUESTIONS
+    """What is asked of the model hub for the revision that the spec asks for."""
+    waits_for_hub: str | None = None
+    """What the model hub is being asked, if the desired revision is not known before it has answered."""
     decision: TunerDecision | None = None
     """The tuner's decision; None if it was not asked or knows nothing yet."""
     health: DrafterHealth | None = None

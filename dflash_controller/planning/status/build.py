@@ -88,7 +88,7 @@ def _rollout(state: ReconcileState, shown: Mapping[str, Any]) -> Mapping[str, An
             "message": shorten(blocker.message),
         }
         return {**before, **stuck}
-    if about is None:
+    if about is None or (state.waits_for_hub is not None and state.candidate is None):
         return before or None
     phase, reason, step, message = _standing(state, about, under_way=before.get("phase", Phase.COMPLETED) not in _ENDS)
     now = timestamp(state.context.now)

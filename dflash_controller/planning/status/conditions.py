@@ -71,6 +71,8 @@ def unfinished(state: ReconcileState) -> tuple[Reason, str] | None:
 def _changing(state: ReconcileState) -> tuple[Reason, str] | None:
     """Returns which change of revisions or replicas is not finished, or None."""
     target, replicas = state.target, state.budget.replicas
+    if state.waits_for_hub is not None:
+        return (Reason.RESOLVING_REVISIONS, state.waits_for_hub)
     if target is None or (state.departs and state.pin is None):
         return (Reason.NEW_GENERATION, "The revision that the spec asks for does not exist yet")
     if state.candidate is not None and state.stable is not None:

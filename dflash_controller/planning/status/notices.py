@@ -14,6 +14,7 @@ from dflash_controller.planning.revisions.diff import rendered_differently
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.plan import Event
 from dflash_controller.planning.state.reconcile_state import ReconcileState
+from dflash_controller.planning.status.hub import moved_branches
 
 NAMED = 3
 """Objects of others that the notice names."""
@@ -41,6 +42,7 @@ def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[di
             )
         if newer := _newer_defaults(state, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
+    found += moved_branches(state)
     found += _capacity(state, metrics)
     name = operations.pin(state.deployment)
     if name and state.pin is None:

@@ -67,6 +67,8 @@ def test_a_short_window_shows_its_values_sooner() -> None:
         ("DFLASH_ALLOWED_HOST_PATHS", "models"),
         ("DFLASH_ALLOWED_HOST_PATHS", "/mnt/../etc"),
         ("DFLASH_PROMETHEUS_URL", "prometheus:9090"),
+        ("DFLASH_HUGGING_FACE_ENDPOINT", "huggingface.co"),
+        ("DFLASH_HUGGING_FACE_SECONDS", "0"),
         ("DFLASH_PROMETHEUS_MATCHER", "clus-ter=x"),
         ("DFLASH_PROMETHEUS_MATCHER", "cluster="),
         ("DFLASH_LEASE_DURATION_SECONDS", "5"),
@@ -76,6 +78,14 @@ def test_a_short_window_shows_its_values_sooner() -> None:
 def test_a_value_that_cannot_be_used_names_its_variable(variable: str, value: str) -> None:
     with pytest.raises(SettingsError, match=variable):
         Settings.from_environment({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [("", "https://huggingface.co"), ("https://mirror:8080/hf/", "https://mirror:8080/hf"), ("off", "off"), ("Off", "off")],
+)
+def test_the_model_hub_is_huggingface_a_mirror_or_none(text: str, endpoint: str) -> None:
+    assert Settings.from_environment({"DFLASH_HUGGING_FACE_ENDPOINT": text}).hugging_face_endpoint == endpoint
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -13,12 +13,14 @@ from tests.support.planning_world import UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
 
 CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "models"}}
+MODELS: dict[str, Any] = {"target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40}, "drafter": {"revision": "c" * 40}}
+"""Weights are fetched at commits only."""
 NIGHT = {"window": {"schedule": "0 22 * * *", "duration": "2h", "timeZone": "Europe/Berlin"}}
 
 
 def fetching(**spec: Any) -> World:
     """A deployment with a new drafter whose weights are being fetched."""
-    world = settled(replicas=3, storage=CLAIM, **spec)
+    world = settled(replicas=3, storage=CLAIM, **MODELS, **spec)
     world.judgement = UNDECIDED
     world.edit(set_drafter(COMMIT))
     world.settle()
@@ -143,7 +145,7 @@ def test_a_failure_to_fetch_is_shown_before_the_window_opens() -> None:
 
 
 def test_pods_and_jobs_mount_no_more_of_a_node_than_the_allowed_directory() -> None:
-    spec = {"target": {"model": "Qwen/Qwen3.5-9B"}, "storage": {"hostPath": {"path": "/mnt/models/chat"}}}
+    spec = {**MODELS, "storage": {"hostPath": {"path": "/mnt/models/chat"}}}
     world = World(spec, defaults=OperatorDefaults(host_path_roots=("/mnt/models",)))
     world.settle()
     world.edit(set_drafter(COMMIT))

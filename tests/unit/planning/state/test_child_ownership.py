@@ -22,7 +22,8 @@ def spec(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("storage", [{"hostPath": {"path": "/models"}}, {"persistentVolumeClaim": {"claimName": "models"}}])
 def test_every_object_that_is_written_has_a_name_that_is_ours(nodes: int, storage: dict[str, Any]) -> None:
     parallelism = {"parallelism": {"tensor": 16, "nodes": 2}} if nodes == 2 else {}
-    world = World(spec(storage=storage, **parallelism), defaults=OperatorDefaults(host_path_roots=("/models",)))
+    models = spec(target={"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40}, drafter={"revision": "c" * 40})
+    world = World({**models, "storage": storage, **parallelism}, defaults=OperatorDefaults(host_path_roots=("/models",)))
     world.kinds = frozenset({"LeaderWorkerSet", "PodMonitor"})
     world.settle()
     world.edit(lambda spec: spec.update(drafter={"revision": "a" * 40}))
