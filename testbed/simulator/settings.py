@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from testbed.simulator.cache_blocks import CacheBlocks
+
 Version = tuple[int, ...]
 
 
@@ -32,6 +34,10 @@ class EngineSettings:
     state_slots: int = 0
     """Slots of SGLang's state cache; 0 for a target without state, and where it holds all requests that are asked for."""
     slots_per_request: int = 5
+    cache: CacheBlocks | None = None
+    """vLLM's blocks. None: every request finds room."""
+    memory_share: float = 0.92
+    """vLLM's ``--gpu-memory-utilization``, as its page shows it."""
     metrics_enabled: bool = True
     node_rank: int = 0
     extra_metric_labels: Mapping[str, str] = field(default_factory=dict)

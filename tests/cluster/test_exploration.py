@@ -38,7 +38,7 @@ PER_REPLICA = 2
 simulator's engines are 10 % slower with it."""
 LASTED_S = 6 * 3600
 """How long such load has lasted, as the stored knowledge is made to say: the trial's gain counts over as long again."""
-PATIENCE_S = 120
+PATIENCE_S = 60
 
 
 def spec(mode: str, replicas: int, surge: int) -> dict[str, Any]:
@@ -98,17 +98,23 @@ def without(learned: dict[str, Any], block: int) -> dict[str, Any]:
 def decided(operator: OperatorProcess, deployment: Deployment, reason: str) -> str:
     """Waits until this run of the operator has decided something for this reason. Returns its message."""
 
-    def told() -> str | None:
-        lines = [json.loads(line) for line in operator.output().splitlines() if f'"{reason}"' in line]
-        made = [line for line in lines if (line.get("decision") or {}).get("deployment") == deployment.name]
-        return next((line["message"] for line in made if line["decision"]["reason"] == reason), None)
+    def told() -> dict[str, str]:
+        lines = [json.loads(line) for line in operator.output().splitlines() if '"decision"' in line]
+        return {line["decision"]["reason"]: line["message"] for line in lines if line["decision"]["deployment"] == deployment.name}
 
-    return wait_until(told, f"the tuner to decide {reason} for {deployment.name}", PATIENCE_S)
+    try:
+        return wait_until(lambda: told().get(reason), "", PATIENCE_S)
+    except TimeoutError:
+        raise TimeoutError(f"the tuner of {deployment.name} did not decide {reason}: {told()}") from None
 
 
 def gauge(operator: OperatorProcess, deployment: Deployment, metric: str, **labels: str) -> float | None:
     """The value of a metric of the operator about a deployment; None where there is none."""
-    wanted = {"deployment": deployment.name, "namespace": deployment.namespace, **labels}
+    return value(operator, metric, deployment=deployment.name, namespace=deployment.namespace, **labels)
+
+
+def value(operator: OperatorProcess, metric: str, **wanted: str) -> float | None:
+    """The value of the first metric of the operator with these labels; None where there is none."""
     for line in operator.metrics().splitlines():
         found = re.fullmatch(rf"{metric}{{(.*)}} (\S+)", line)
         if found and wanted.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found[1])).items():
@@ -155,7 +161,7 @@ def test_an_uncertain_gain_is_measured_on_one_replica_and_at_such_load_once_a_we
         assert known["gainPercent8"] < -3, "the simulator's engines are about 10 % slower with it"
         assert gauge(operator, deployment, "dflash_tuner_gain_measured", block_size="8") == 1
         assert gauge(operator, deployment, "dflash_tuner_gain_error_percent", block_size="8") < 10
-        assert gauge(operator, deployment, "dflash_tuner_decisions_total", reason="Exploring") == 1
+        assert value(operator, "dflash_tuner_decisions_total", reason="Exploring") == 1
         made = list(decisions(operator.output().splitlines()))
         assert not [found for decision in made if (found := differences(decision))], "each decision can be made again from its line"
 
