@@ -207,7 +207,9 @@ def test_where_no_trial_may_be_made_the_status_says_what_is_unknown_and_what_a_t
             assert figures["trialValueSeconds"] > 1.5 * figures["trialCostSeconds"] > 0
             assert deployment.condition("TuningReady")[:2] == ("True", "GainUnknown")
             assert gauge(operator, deployment, "dflash_tuner_gain_measured", block_size="8") == 0
-            assert gauge(operator, deployment, "dflash_tuner_input", name="trialValueSeconds") == pytest.approx(figures["trialValueSeconds"], rel=0.3)
+            assert gauge(operator, deployment, "dflash_tuner_input", name="trialValueSeconds") == pytest.approx(
+                figures["trialValueSeconds"], rel=0.3
+            )
     for deployment in hindrances:
         assert deployment.states() == ["Stable"]
         assert deployment.status()["speculation"]["label"] == "16"
