@@ -4,9 +4,9 @@ vLLM divides the memory that is left beside weights and work space into blocks o
 hybrid target, for a state per token that a step verifies: the target's own and one per draft. The block is as large as a state and its
 convolution, which a longer draft makes larger, so that hybrids have fewer blocks at a larger block size and hold more of them.
 
-Measured with Qwen3.5-9B on an H100, vLLM 0.26.0 and 92 % of the memory: 2,912 blocks of 592 tokens at block size 16, of which 31 requests of
-464 tokens held 71.35 % (67 each), and 3,675 blocks of 560 tokens at 8, of which 29 held 27.63 % (35 each). Both follow exactly from four
-groups of recurrent layers and three of attention layers. One block of each cache is never used.
+Measured with Qwen3.5-9B on an H100, vLLM 0.26.0 and 92 % of the memory: 2,912 blocks of 592 tokens at block size 16, of which 31 requests
+of 464 tokens held 71.35 % (67 each), and 3,675 blocks of 560 tokens at 8, of which 29 held 27.63 % (35 each). Both follow exactly from
+four groups of recurrent layers and three of attention layers. One block of each cache is never used.
 """
 
 from __future__ import annotations
