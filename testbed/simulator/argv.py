@@ -134,7 +134,7 @@ class ParsedArgv:
 
     @property
     def state_slots(self) -> int | None:
-        """Slots of state that SGLang is told to hold; None where it divides the memory by itself, which is then enough."""
+        """Slots of state that SGLang is told to hold; None where it divides the memory by itself."""
         slots = self.values.get("max_mamba_cache_size") if self.engine == "sglang" else None
         return None if slots is None else int(slots)
 
@@ -149,14 +149,21 @@ class ParsedArgv:
         return 4 if self.values["disable_overlap_schedule"] or strategy == "extra_buffer_lazy" else 5
 
     @property
-    def memory_share(self) -> float:
-        """Part of the accelerator's memory that vLLM takes; that of SGLang limits nothing here."""
-        return float(self.values["gpu_memory_utilization"]) if self.engine == "vllm" else 1.0
+    def memory_share(self) -> float | None:
+        """Part of the accelerator's memory that vLLM takes, or SGLang for weights and cache; None where it decides by itself."""
+        share = self.values["mem_fraction_static" if self.engine == "sglang" else "gpu_memory_utilization"]
+        return None if share is None else float(share)
 
     @property
     def half_state(self) -> bool:
-        """Whether vLLM keeps recurrent states in 16 bits."""
-        return self.values["mamba_ssm_cache_dtype"] in ("bfloat16", "float16")
+        """Whether recurrent states are kept in 16 bits."""
+        return self.values["mamba_ssm_dtype" if self.engine == "sglang" else "mamba_ssm_cache_dtype"] in ("bfloat16", "float16")
+
+    @property
+    def state_ratio(self) -> float | None:
+        """SGLang's memory of states to that of keys and values; None where it decides by itself."""
+        ratio = self.values["mamba_full_memory_ratio"]
+        return None if ratio is None else float(ratio)
 
     @property
     def caches_prefixes(self) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from dflash_controller.catalog.catalog import CacheSizes, Pair
 
+DEFAULT_UTILIZATION = 0.92
+"""``--gpu-memory-utilization`` where it is not given."""
 _STATE_GROUPS, _ATTENTION_GROUPS = 4, 3
 """Layers that share a block size form groups; other hybrids are taken to be divided like the measured one."""
 _RECURRENT_PER_ATTENTION = 3

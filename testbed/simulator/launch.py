@@ -11,8 +11,9 @@ from typing import Any
 from testbed.nodes import memory_bytes
 from testbed.simulator.argv import Host, ParsedArgv, parse
 from testbed.simulator.argv_rules import raised, schedule_refusal
-from testbed.simulator.cache_blocks import DENSE, CacheBlocks, Memory, graph_bytes, hybrid_cache
+from testbed.simulator.cache_blocks import DEFAULT_UTILIZATION, DENSE, CacheBlocks, Memory, graph_bytes, hybrid_cache
 from testbed.simulator.settings import EngineSettings, version
+from testbed.simulator.state_slots import DEFAULT_RATIO, DEFAULT_SHARE, Division, own_slots
 
 ANNOTATION_ENGINE = "sim/engine"
 ANNOTATION_RELEASE = "sim/release"
@@ -140,6 +141,7 @@ def _settings(
         raise raised(message)
     try:
         cache = _cache(argv, environ, product) if engine == "vllm" else None
+        slots = _state_slots(argv, product) if engine == "sglang" else 0
     except ValueError as error:
         raise raised(str(error)) from None
     return EngineSettings(
@@ -154,10 +156,10 @@ def _settings(
         drafter_revision=argv.drafter_revision,
         tensor_parallel=argv.tensor_parallel,
         max_concurrency=argv.max_concurrency,
-        state_slots=argv.state_slots or 0,
+        state_slots=slots,
         slots_per_request=argv.slots_per_request if engine == "sglang" else 0,
         cache=cache,
-        memory_share=argv.memory_share,
+        memory_share=argv.memory_share or DEFAULT_UTILIZATION,
         metrics_enabled=argv.metrics_enabled,
         node_rank=argv.node_rank,
         extra_metric_labels=dict(argv.extra_metric_labels),
@@ -181,8 +183,23 @@ def _cache(argv: ParsedArgv, environ: Mapping[str, str], product: str) -> CacheB
         measured=version(argv.release) >= GRAPHS_MEASURED_SINCE,
         estimated=environ.get(ENV_ESTIMATE) != "0",
     )
-    memory = Memory(accelerator, argv.memory_share, argv.tensor_parallel, graphs)
+    memory = Memory(accelerator, argv.memory_share or DEFAULT_UTILIZATION, argv.tensor_parallel, graphs)
     return hybrid_cache(pair, argv.block_size, memory, half_state=argv.half_state, prefixes=argv.caches_prefixes)
+
+
+def _state_slots(argv: ParsedArgv, product: str) -> int:
+    """Returns SGLang's slots of state; 0 for a target without state or of unknown sizes. Raises ValueError where they hold no request."""
+    pair, accelerator = argv.pair, memory_bytes(product)
+    if argv.state_slots is not None or pair is None or not pair.hybrid or accelerator is None:
+        return argv.state_slots or 0
+    division = Division(
+        accelerator,
+        argv.memory_share or DEFAULT_SHARE,
+        argv.state_ratio or DEFAULT_RATIO,
+        argv.tensor_parallel,
+        half_state=argv.half_state,
+    )
+    return own_slots(pair, argv.block_size, argv.slots_per_request, division)
 
 
 def startup_s(process: Process, default: float) -> float:

@@ -206,7 +206,7 @@ class Deployment:
 
     def wait_states(self, *states: str, timeout: float = 40.0) -> None:
         """Wait until these are the states of its revisions, oldest first."""
-        wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}", timeout)
+        wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}", timeout, 0.2)
 
     def tuning(self) -> dict[str, Any]:
         """``status.tuning``; empty where there is none."""
