@@ -35,7 +35,7 @@ class Division:
 
 
 def own_slots(pair: Pair, block_size: int, slots_per_request: int, division: Division) -> int:
-    """Returns the slots of a hybrid target; 0 where its sizes are not known. Raises ValueError where not a single request has slots."""
+    """Returns the slots of a hybrid target; 0 where its sizes are not known. Raises ValueError where the weights leave no memory."""
     sizes = pair.cache
     if sizes is None:
         return 0
@@ -43,9 +43,9 @@ def own_slots(pair: Pair, block_size: int, slots_per_request: int, division: Div
     drafting = block_size > 1
     weights = (pair.target_bytes + (pair.drafter_bytes if drafting else 0)) / division.ranks
     left = division.share * division.accelerator_bytes - weights - _WORK_SPACE_BYTES
+    if left <= 0:
+        raise ValueError("Not enough memory. Please try to increase --mem-fraction-static.")
     verified = block_size if drafting else 0
     states = left * division.ratio / (1 + division.ratio) / state - (1 + verified)
     slots = int(states * slots_per_request / (slots_per_request + verified))
-    if slots < slots_per_request:
-        raise ValueError("Not enough memory. Please try to increase --mem-fraction-static.")
-    return slots
+    return max(slots_per_request, slots)

@@ -47,6 +47,6 @@ def test_a_target_without_state_has_no_slots() -> None:
     assert sglang(target="Qwen/Qwen3-8B").state_slots == 0
 
 
-def test_an_engine_whose_memory_holds_no_request_does_not_start() -> None:
+def test_an_engine_whose_weights_leave_no_memory_does_not_start() -> None:
     with pytest.raises(ArgvError, match="Not enough memory"):
-        sglang("--mem-fraction-static=0.35")
+        sglang("--mem-fraction-static=0.3")
