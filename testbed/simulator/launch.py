@@ -188,7 +188,10 @@ def _cache(argv: ParsedArgv, environ: Mapping[str, str], product: str) -> CacheB
 
 
 def _state_slots(argv: ParsedArgv, product: str) -> int:
-    """Returns SGLang's slots of state; 0 for a target without state or of unknown sizes. Raises ValueError where the weights leave no memory."""
+    """Returns SGLang's slots of state; 0 for a target without state or of unknown sizes.
+
+    Raises ValueError where the weights leave no memory.
+    """
     pair, accelerator = argv.pair, memory_bytes(product)
     if argv.state_slots is not None or pair is None or not pair.hybrid or accelerator is None:
         return argv.state_slots or 0
