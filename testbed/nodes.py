@@ -35,6 +35,12 @@ class NodePool:
 DEFAULT_POOLS = (NodePool("b200", 8), NodePool("cpu", 1, gpus=0))
 
 
+def memory_bytes(product: str) -> int | None:
+    """Returns the memory of one accelerator; None if no node can claim this product."""
+    known = _PRODUCTS.get(product)
+    return None if known is None else known[0] << 20
+
+
 def node_manifests(pools: Iterable[NodePool], slot: int) -> Iterator[dict[str, Any]]:
     """Yields the node objects of all pools, in order. Raises ValueError beyond 256 nodes, the size of a cluster's pod network."""
     index = 0

@@ -23,7 +23,7 @@ from dflash_controller.planning.revisions.drafter_health import LOOK_BACK_S
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.inputs import Knowledge
-from dflash_controller.planning.status.tuning import reported_decision
+from dflash_controller.planning.status.tuning import reported_decision, standing
 from dflash_controller.runtime.pairs import Pairs
 from dflash_controller.tuner.decision import TunerDecision
 from dflash_controller.tuner.learner import Learner
@@ -150,9 +150,11 @@ class Tuners:
         if case is None:
             return
         case.learner.note(decision, self._now().timestamp())
-        words = reported_decision(decision)
-        if words != case.reported:
+        words, before = standing(decision), case.reported
+        if words != before:
             case.reported, case.reported_since = words, self._now()
+        distinct = reported_decision(decision)
+        if distinct != before[: len(distinct)]:
             told = {"namespace": key.namespace, "deployment": key.name, **decision.to_json(), "inputs": decision.inputs}
             _log.info("%s: tuner: %s", key, decision.message, extra={"decision": told})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash_controller.api.problem import Problem
-from dflash_controller.catalog import Catalog
+from dflash_controller.catalog import Catalog, Pair
 from dflash_controller.engines import ENGINES
 from testbed.simulator.argv_rules import Host, check
 from testbed.simulator.option_table import ArgvError, facts, parser
@@ -27,6 +27,7 @@ _DFLASH_DEFAULT_BLOCK = 16
 _SGLANG_DFLASH_REQUESTS = 48
 _SGLANG_REQUESTS = 4096
 _VLLM_REQUESTS = 1024
+_VLLM_CAPTURE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class ParsedArgv:
     def target(self) -> str:
         """Model id or path of the target."""
         return str(self.values["model_path"] if self.engine == "sglang" else self.values["model_tag"] or self.values["model"])
+
+    @property
+    def pair(self) -> Pair | None:
+        """What the catalog knows of the target, or of the name that it is served by; None if it knows neither."""
+        return _catalog().find(self.target) or _catalog().find(self.served_model_name)
 
     @property
     def target_revision(self) -> str | None:
@@ -128,7 +134,7 @@ class ParsedArgv:
 
     @property
     def state_slots(self) -> int | None:
-        """Slots of state that SGLang is told to hold; None where it divides the memory by itself, which is then enough."""
+        """Slots of state that SGLang is told to hold; None where it divides the memory by itself."""
         slots = self.values.get("max_mamba_cache_size") if self.engine == "sglang" else None
         return None if slots is None else int(slots)
 
@@ -141,6 +147,34 @@ class ParsedArgv:
         if strategy == "no_buffer":
             return 3
         return 4 if self.values["disable_overlap_schedule"] or strategy == "extra_buffer_lazy" else 5
+
+    @property
+    def memory_share(self) -> float | None:
+        """Part of the accelerator's memory that vLLM takes, or SGLang for weights and cache; None where it decides by itself."""
+        share = self.values["mem_fraction_static" if self.engine == "sglang" else "gpu_memory_utilization"]
+        return None if share is None else float(share)
+
+    @property
+    def half_state(self) -> bool:
+        """Whether recurrent states are kept in 16 bits."""
+        return self.values["mamba_ssm_dtype" if self.engine == "sglang" else "mamba_ssm_cache_dtype"] in ("bfloat16", "float16")
+
+    @property
+    def state_ratio(self) -> float | None:
+        """SGLang's memory of states to that of keys and values; None where it decides by itself."""
+        ratio = self.values["mamba_full_memory_ratio"]
+        return None if ratio is None else float(ratio)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether vLLM is told to keep the states of prefixes."""
+        return bool(self.values["enable_prefix_caching"])
+
+    @property
+    def captured_tokens(self) -> int:
+        """Tokens of the largest step whose CUDA graph vLLM captures."""
+        config = self.values["compilation_config"] or {}
+        return int(config.get("max_cudagraph_capture_size") or self.values["max_cudagraph_capture_size"] or _VLLM_CAPTURE)
 
     @property
     def metrics_enabled(self) -> bool:
@@ -186,7 +220,7 @@ def parse(engine: str, release: str, command: Sequence[str], host: Host | None =
         arguments = _flexible(arguments)
     values = vars(parser(name).parse_args(arguments))
     parsed, host = ParsedArgv(engine, release, values), host or Host()
-    if host.hybrid_target is None and (pair := _catalog().find(parsed.target) or _catalog().find(parsed.served_model_name)):
+    if host.hybrid_target is None and (pair := parsed.pair):
         host = replace(host, hybrid_target=pair.hybrid)
     check(engine, release, values, facts(name), host)
     return parsed

@@ -6,6 +6,7 @@ the time and may be late; every event still happens at its exact time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Request:
     finished_s: float | None = None
     generated: int = 0
     verify_steps: int = 0
+    preemptions: int = 0
     aborted: bool = False
     chances: random.Random | None = None
     """Draws this request's acceptance; None: the engine's own generator draws it."""
@@ -48,6 +50,11 @@ class Request:
     @property
     def done(self) -> bool:
         return self.finished_s is not None or self.aborted
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompt and answer so far."""
+        return self.prompt_tokens + self.generated
 
 
 @dataclass(slots=True)
@@ -75,6 +82,9 @@ class Observer(Protocol):
 
     def finished(self, request: Request) -> None:
         """The request generated its last token."""
+
+    def preempted(self, request: Request) -> None:
+        """The request gave its blocks to others and waits again. It will prefill its prompt and what it has generated."""
 
     def aborted(self, request: Request) -> None:
         """The client disconnected or the engine dropped the request."""
@@ -128,7 +138,12 @@ class Batch:
     @property
     def tokens_held(self) -> int:
         """Returns the number of tokens in the KV cache."""
-        return sum(request.prompt_tokens + request.generated for request in self.in_service)
+        return sum(request.tokens for request in self.in_service)
+
+    @property
+    def blocks_held(self) -> int:
+        """Returns the blocks of the cache that requests hold."""
+        return sum(map(self._blocks, self.in_service))
 
     def submit(self, request: Request, now: float) -> None:
         """Adds a request. Call advance(now) first if passes may have ended since."""
@@ -179,18 +194,13 @@ class Batch:
         return current.end_s + (steps - 1) * (current.end_s - current.start_s)
 
     def _begin(self, now: float) -> None:
-        admitted: list[Request] = []
-        while self.waiting and len(self.running) + len(admitted) < self.settings.served:
-            request = self.waiting.popleft()
-            request.admitted_s = now
-            admitted.append(request)
-            self._observer.admitted(request)
+        admitted = self._admit(now)
         if not admitted and not self.running:
             self._current = None
             return
         decoding = list(self.running) if self._mixed_prefill or not admitted else []
         block = self.settings.block_for(len(decoding) + len(admitted))  # vLLM decides by all requests of the step, prefills included
-        duration = sum(request.prompt_tokens for request in admitted) * PREFILL_S_PER_TOKEN + (self.prefill_pass_s if admitted else 0.0)
+        duration = sum(request.tokens for request in admitted) * PREFILL_S_PER_TOKEN + (self.prefill_pass_s if admitted else 0.0)
         if decoding:
             duration += self._decode_s(decoding, block)
         duration = duration * self.step_time_factor + self._compile_s(block, decoding, admitted)
@@ -203,6 +213,46 @@ class Batch:
         new = shapes - self._compiled
         self._compiled |= new
         return len(new) * self.compile_s
+
+    def _admit(self, now: float) -> list[Request]:
+        """Returns the waiting requests that enter the next pass, in their order.
+
+        vLLM first finds blocks for the tokens that the running requests may get. Where there are none, it takes those of the request that
+        was admitted last, and admits nothing in that pass (``Scheduler.schedule``).
+        """
+        room = self._room()
+        admitted: list[Request] = []
+        while self.waiting and len(self.running) + len(admitted) < self.settings.served:
+            room -= self._blocks(self.waiting[0])
+            if room < 0 and (self.running or admitted):
+                break
+            request = self.waiting.popleft()
+            admitted.append(request)
+            if request.admitted_s is None:
+                request.admitted_s = now
+                self._observer.admitted(request)
+        return admitted
+
+    def _room(self) -> float:
+        """Returns the free blocks, 0 after a preemption."""
+        cache = self.settings.cache
+        if cache is None:
+            return math.inf
+        room = cache.usable - sum(map(self._blocks, self.running))
+        if room >= 0:
+            return room
+        while room < 0 and len(self.running) > 1:
+            last = self.running.pop()
+            room += self._blocks(last)
+            last.preemptions += 1
+            self.waiting.appendleft(last)
+            self._observer.preempted(last)
+        return 0
+
+    def _blocks(self, request: Request) -> int:
+        """Returns the blocks of a request, those for the drafts of its next step included."""
+        cache = self.settings.cache
+        return 0 if cache is None else cache.held(request.tokens + self.settings.block_size)
 
     def _decode_s(self, decoding: Sequence[Request], block: int) -> float:
         concurrency = len(decoding)
@@ -224,8 +274,9 @@ class Batch:
             if request.draws is not None:
                 request.draws.append(draw)
         for request in done.prefilling:
-            request.generated = 1
-            request.first_token_s = done.end_s
+            request.generated += 1
+            if request.first_token_s is None:
+                request.first_token_s = done.end_s
         self.running.extend(done.prefilling)
         self._observer.stepped(done, self)
         for request in (*done.decoding, *done.prefilling):

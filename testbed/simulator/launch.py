@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from testbed.simulator.argv import Host, parse
+from testbed.nodes import memory_bytes
+from testbed.simulator.argv import Host, ParsedArgv, parse
 from testbed.simulator.argv_rules import raised, schedule_refusal
-from testbed.simulator.settings import EngineSettings
+from testbed.simulator.cache_blocks import DEFAULT_UTILIZATION, DENSE, CacheBlocks, Memory, graph_bytes, hybrid_cache
+from testbed.simulator.settings import EngineSettings, version
+from testbed.simulator.state_slots import DEFAULT_RATIO, DEFAULT_SHARE, Division, own_slots
 
 ANNOTATION_ENGINE = "sim/engine"
 ANNOTATION_RELEASE = "sim/release"
@@ -18,6 +21,13 @@ ANNOTATION_READY_AFTER = "sim/ready-after"
 ENV_RELEASE = "DFLASH_SIM_RELEASE"
 ENV_STARTUP = "DFLASH_SIM_STARTUP_SECONDS"
 ENGINE_CONTAINER = "engine"
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+DEFAULT_PRODUCT = "NVIDIA-B200"
+"""The accelerator of an engine whose pod asks for none: the published step times are its own."""
+
+ENV_ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+GRAPHS_MEASURED_SINCE = (0, 33, 0)
+"""Release of vLLM from which graphs of hybrid targets are measured and not estimated."""
 
 _TAG_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+)")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -33,6 +43,8 @@ class Process:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gpus: int | None = None
     """GPUs that the container may use; None if it asks for none."""
+    product: str = DEFAULT_PRODUCT
+    """The accelerator, as nodes are labelled with it."""
 
 
 class UnknownEngine(ValueError):
@@ -71,6 +83,7 @@ def process_of(pod: Mapping[str, Any]) -> Process | None:
         image=container.get("image", ""),
         annotations=pod["metadata"].get("annotations") or {},
         gpus=_gpus(container),
+        product=(pod["spec"].get("nodeSelector") or {}).get(PRODUCT_LABEL, DEFAULT_PRODUCT),
     )
 
 
@@ -115,16 +128,22 @@ def settings_of(process: Process) -> EngineSettings:
     ArgvError."""
     engine, release = identify(process)
     switches = frozenset((name, value) for name, value in process.env.items() if name.startswith(("SGLANG_", "VLLM_")))
-    return _settings(engine, release, process.command, switches, process.gpus)
+    return _settings(engine, release, process.command, switches, process.gpus, process.product)
 
 
 @lru_cache(maxsize=1024)
 def _settings(
-    engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]], gpus: int | None
+    engine: str, release: str, command: tuple[str, ...], switches: frozenset[tuple[str, str]], gpus: int | None, product: str
 ) -> EngineSettings:
-    argv = parse(engine, release, command, Host(gpus_per_node=gpus, environ=dict(switches)))
+    environ = dict(switches)
+    argv = parse(engine, release, command, Host(gpus_per_node=gpus, environ=environ))
     if message := schedule_refusal(argv.schedule or ()):
         raise raised(message)
+    try:
+        cache = _cache(argv, environ, product) if engine == "vllm" else None
+        slots = _state_slots(argv, product) if engine == "sglang" else 0
+    except ValueError as error:
+        raise raised(str(error)) from None
     return EngineSettings(
         engine=engine,
         release=release,
@@ -137,8 +156,10 @@ def _settings(
         drafter_revision=argv.drafter_revision,
         tensor_parallel=argv.tensor_parallel,
         max_concurrency=argv.max_concurrency,
-        state_slots=argv.state_slots or 0,
+        state_slots=slots,
         slots_per_request=argv.slots_per_request if engine == "sglang" else 0,
+        cache=cache,
+        memory_share=argv.memory_share or DEFAULT_UTILIZATION,
         metrics_enabled=argv.metrics_enabled,
         node_rank=argv.node_rank,
         extra_metric_labels=dict(argv.extra_metric_labels),
@@ -147,6 +168,41 @@ def _settings(
         metrics_of_all_schedulers=argv.metrics_of_all_schedulers,
         argv=command,
     )
+
+
+def _cache(argv: ParsedArgv, environ: Mapping[str, str], product: str) -> CacheBlocks:
+    """Returns vLLM's cache. Raises ValueError where it holds no request.
+
+    That of a target whose sizes are not known is as large as the recorded one, and so is that of an accelerator of which no size is known.
+    """
+    pair, accelerator = argv.pair, memory_bytes(product)
+    if pair is None or not pair.hybrid or pair.cache is None or accelerator is None:
+        return DENSE
+    graphs = graph_bytes(
+        argv.captured_tokens,
+        measured=version(argv.release) >= GRAPHS_MEASURED_SINCE,
+        estimated=environ.get(ENV_ESTIMATE) != "0",
+    )
+    memory = Memory(accelerator, argv.memory_share or DEFAULT_UTILIZATION, argv.tensor_parallel, graphs)
+    return hybrid_cache(pair, argv.block_size, memory, half_state=argv.half_state, prefixes=argv.caches_prefixes)
+
+
+def _state_slots(argv: ParsedArgv, product: str) -> int:
+    """Returns SGLang's slots of state; 0 for a target without state or of unknown sizes.
+
+    Raises ValueError where the weights leave no memory.
+    """
+    pair, accelerator = argv.pair, memory_bytes(product)
+    if argv.state_slots is not None or pair is None or not pair.hybrid or accelerator is None:
+        return argv.state_slots or 0
+    division = Division(
+        accelerator,
+        argv.memory_share or DEFAULT_SHARE,
+        argv.state_ratio or DEFAULT_RATIO,
+        argv.tensor_parallel,
+        half_state=argv.half_state,
+    )
+    return own_slots(pair, argv.block_size, argv.slots_per_request, division)
 
 
 def startup_s(process: Process, default: float) -> float:

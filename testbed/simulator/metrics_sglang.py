@@ -195,6 +195,9 @@ class SglangMetrics:
             per_token = (request.finished_s - request.first_token_s) / max(1, request.generated - 1)
             page.distribution(_TPOT, **self._stream(request)).observe(per_token)
 
+    def preempted(self, request: Request) -> None:
+        """Does nothing: SGLang's own limits keep it from taking more requests than it holds."""
+
     def aborted(self, request: Request) -> None:
         """Counts nothing: an aborted request is in no series of the recorded page."""
 

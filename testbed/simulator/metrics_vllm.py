@@ -7,7 +7,10 @@ Accepted tokens are counted before the length limit cuts them, so they exceed th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from testbed.simulator.batching import Batch, Pass, Request
+from testbed.simulator.cache_blocks import DENSE
 from testbed.simulator.page import Cell, Page, recorded
 from testbed.simulator.settings import EngineSettings
 
@@ -18,8 +21,10 @@ OMITTED_PREFIXES = ("python_gc_", "process_")
 
 _SPEC = "vllm:spec_decode_num_"
 _BY_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
-_KV_TOKENS = 342880.0
-_WITH_VALUES = ("vllm:engine_sleep_state", "vllm:cache_config_info")
+_WITH_VALUES = ("vllm:engine_sleep_state",)
+_CACHE = "vllm:cache_config_info"
+_LONGEST_TOKENS = 262144
+"""Context of the hybrid targets, for which vLLM says how many such requests its cache holds."""
 
 
 class VllmMetrics:
@@ -28,12 +33,15 @@ class VllmMetrics:
     def __init__(self, settings: EngineSettings, created_s: float) -> None:
         schema = dict(recorded(RECORDED))
         block = settings.block_size
+        self._settings = settings
+        self._cache = settings.cache or DENSE
         if block == 1:
             schema = {name: metric for name, metric in schema.items() if not name.startswith(_SPEC)}
         self.page = page = Page(schema, {"model_name": settings.served_model_name, "engine": "0"}, {}, created_s)
         for name in schema:
-            if name.startswith("vllm:") and not name.endswith("_created") and name != _BY_POSITION:
+            if name.startswith("vllm:") and not name.endswith("_created") and name not in (_BY_POSITION, _CACHE):
                 page.copy(name, values=name.startswith(_WITH_VALUES))
+        page.cell(_CACHE, **self._cache_labels(schema[_CACHE].children[0][0])).value = 1.0
         page.distribution("http_request_duration_highr_seconds")
         self._prompt = page.cell("vllm:prompt_tokens_total")
         self._prompt_computed = page.cell("vllm:prompt_tokens_by_source_total", source="local_compute")
@@ -49,15 +57,33 @@ class VllmMetrics:
             self._positions = [page.cell(_BY_POSITION, position=str(position)) for position in range(block - 1)]
             self._tally = [0] * block
 
+    def _cache_labels(self, as_recorded: Mapping[str, str]) -> dict[str, str]:
+        """Returns what vLLM says of its cache: the recorded labels of a dense target, with those that differ for a hybrid one."""
+        cache, labels = self._cache, {name: text for name, text in as_recorded.items() if name != "engine"}
+        labels["gpu_memory_utilization"] = f"{self._settings.memory_share:g}"
+        if cache is DENSE:
+            return labels
+        longest = cache.count / cache.held(_LONGEST_TOKENS)
+        return labels | {
+            "block_size": str(cache.tokens),
+            "num_gpu_blocks": str(cache.count),
+            "kv_cache_max_concurrency": repr(longest),
+            "kv_cache_size_tokens": str(int(longest * _LONGEST_TOKENS)),
+            "mamba_block_size": str(_LONGEST_TOKENS),
+            "mamba_ssm_cache_dtype": "float32",
+        }
+
     def admitted(self, request: Request) -> None:
         """Does nothing: queue time is part of the request histograms at the end."""
 
     def stepped(self, done: Pass, batch: Batch) -> None:
-        prompt = sum(request.prompt_tokens for request in done.prefilling)
+        fresh = [request for request in done.prefilling if not request.preemptions]
+        prompt = sum(request.prompt_tokens for request in fresh)
         committed = len(done.prefilling) + sum(done.kept)
-        for request in done.decoding:
+        # A request that was preempted has had its first token, and its prompt is counted: what it waited is time between two tokens.
+        for request in (*done.decoding, *(request for request in done.prefilling if request.preemptions)):
             self._itl.observe(done.end_s - request.last_token_s)
-        for request in done.prefilling:
+        for request in fresh:
             self._ttft.observe(done.end_s - request.arrived_s)
         self._prompt.inc(prompt)
         self._prompt_computed.inc(prompt)
@@ -73,6 +99,9 @@ class VllmMetrics:
 
     def finished(self, request: Request) -> None:
         self._ended(request, "length")
+
+    def preempted(self, request: Request) -> None:
+        self.page.cell("vllm:num_preemptions_total").inc()
 
     def aborted(self, request: Request) -> None:
         self._ended(request, "abort")
@@ -118,7 +147,7 @@ class VllmMetrics:
         page.cell("vllm:num_requests_running").value = running
         page.cell("vllm:num_requests_waiting").value = waiting
         page.cell("vllm:num_requests_waiting_by_reason", reason="capacity").value = waiting
-        page.cell("vllm:kv_cache_usage_perc").value = min(1.0, batch.tokens_held / _KV_TOKENS)
+        page.cell("vllm:kv_cache_usage_perc").value = batch.blocks_held / self._cache.usable
         survivors = 0
         for position in range(len(self._positions) - 1, -1, -1):
             survivors += self._tally[position + 1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from testbed.simulator.cache_blocks import DEFAULT_UTILIZATION, CacheBlocks
+
 Version = tuple[int, ...]
 
 
@@ -30,8 +32,12 @@ class EngineSettings:
     tensor_parallel: int = 1
     max_concurrency: int = 32
     state_slots: int = 0
-    """Slots of SGLang's state cache; 0 for a target without state, and where it holds all requests that are asked for."""
+    """Slots of SGLang's state cache; 0 for a target without state, and where their number is not known: then it holds all requests."""
     slots_per_request: int = 5
+    cache: CacheBlocks | None = None
+    """vLLM's blocks. None: every request finds room."""
+    memory_share: float = DEFAULT_UTILIZATION
+    """vLLM's ``--gpu-memory-utilization``, as its page shows it."""
     metrics_enabled: bool = True
     node_rank: int = 0
     extra_metric_labels: Mapping[str, str] = field(default_factory=dict)

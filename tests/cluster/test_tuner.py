@@ -124,25 +124,6 @@ def traffic_on(deployment: Deployment, clients: int) -> ServiceTraffic:
     return ServiceTraffic(deployment.cluster, deployment.namespace, deployment.name, model=MODEL, concurrency=clients, mix=MIX)
 
 
-def tuning(deployment: Deployment) -> dict[str, Any]:
-    """``status.tuning``; empty where there is none."""
-    found: dict[str, Any] = deployment.status().get("tuning") or {}
-    return found
-
-
-def wait_tuning(deployment: Deployment, **expected: str) -> dict[str, Any]:
-    """Wait until ``status.tuning`` says this. Returns it."""
-
-    def told() -> dict[str, Any] | None:
-        shown = tuning(deployment)
-        return shown if expected.items() <= shown.items() else None
-
-    try:
-        return wait_until(told, "", PATIENCE_S, 0.2)
-    except TimeoutError:
-        raise TimeoutError(f"the tuner of {deployment.name} did not come to {expected}: {tuning(deployment)}") from None
-
-
 def wait_in_force(deployment: Deployment, label: str) -> None:
     """Wait until this speculation runs on every replica, and nothing else is left to do."""
 
@@ -203,14 +184,14 @@ def test_auto_follows_the_load_through_a_kill_and_holds_while_prometheus_does_no
 
         prometheus.prometheus.stop()
         traffic.resize(HIGH)
-        held = wait_tuning(deployment, state="Held")
+        held = deployment.wait_tuning(PATIENCE_S, state="Held")
         assert (held["reason"], held.get("recommendation")) == ("MetricsMissing", None)
         assert deployment.condition("TuningReady")[:2] == ("False", "MetricsMissing")
         assert deployment.condition("MetricsAvailable")[:2] == ("False", "PrometheusError")
         # It answers again, but the newest samples are those from before it was stopped.
         prometheus.start("nowhere")
         wait_until(lambda: deployment.condition("MetricsAvailable")[1] == "MetricsStale", "the samples to be found stale", PATIENCE_S, 0.2)
-        assert tuning(deployment)["state"] == "Held"
+        assert deployment.tuning()["state"] == "Held"
         assert deployment.condition("TuningReady")[0] == "False"
         prometheus.prometheus.stop()
         assert deployment.states() == ["Stable"]
@@ -223,10 +204,10 @@ def test_auto_follows_the_load_through_a_kill_and_holds_while_prometheus_does_no
         assert deployment.states() == ["Stable", "Candidate"]
         wait_in_force(deployment, "8")
         # From here on it might change its mind, as somebody who has forgotten what he was about would.
-        wait_tuning(deployment, state="Tuning", reason="Tuned", recommendation="8")
+        deployment.wait_tuning(PATIENCE_S, state="Tuning", reason="Tuned", recommendation="8")
         assert deployment.condition("TuningReady")[:2] == ("True", "Tuned")
 
-        held = wait_tuning(stranger, state="Held", reason="MetricsMissing")
+        held = stranger.wait_tuning(PATIENCE_S, state="Held", reason="MetricsMissing")
         assert stranger.condition("TuningReady")[:2] == ("False", "MetricsMissing")
         assert "Prometheus has no metrics of the engines" in stranger.condition("MetricsAvailable")[2]
         assert "No engine pod is Ready" not in held["message"]
@@ -261,7 +242,7 @@ def test_advice_changes_nothing_until_auto_is_asked_for_and_a_collapsed_drafter_
         traffic = stack.enter_context(traffic_on(advised, LOW))
         stack.enter_context(traffic_on(garbage, 8 * REPLICAS))
         stack.enter_context(traffic_on(left_alone, 1))
-        wait_tuning(left_alone, state="Off", reason="TuningOff")
+        left_alone.wait_tuning(PATIENCE_S, state="Off", reason="TuningOff")
         assert left_alone.condition("TuningReady")[:2] == ("False", "TuningOff")
         wait_content(operator, advised, 16)
 
@@ -270,7 +251,7 @@ def test_advice_changes_nothing_until_auto_is_asked_for_and_a_collapsed_drafter_
         wait_content(operator, garbage, 1)
         # It would work again, which nobody can know.
         simulator.ask("PUT", "/rules", [])
-        advice = wait_tuning(advised, state="Advising", reason="Tuned", recommendation="8")
+        advice = advised.wait_tuning(PATIENCE_S, state="Advising", reason="Tuned", recommendation="8")
         assert "block 8 is expected to give" in advice["message"]
         assert float(advice["inputs"]["gainPercent"]) >= 5
         assert advised.condition("TuningReady")[:2] == ("True", "Tuned")
@@ -290,6 +271,6 @@ def test_advice_changes_nothing_until_auto_is_asked_for_and_a_collapsed_drafter_
     assert garbage.condition("SpeculationHealthy")[:2] == ("False", "SpeculationOff")
     assert collapsed in garbage.condition("SpeculationHealthy")[2]
     assert left_alone.states() == ["Stable"]
-    assert tuning(left_alone)["state"] == "Off"
+    assert left_alone.tuning()["state"] == "Off"
     for deployment in (advised, garbage):
         assert not breaks(pod_watch.moments(namespace, deployment.name), least=REPLICAS, most=REPLICAS + 1)

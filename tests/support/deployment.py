@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,8 @@ least of all in speed on a machine that is busy with the test itself: the limits
 STATE = "serving.dflash.io/state"
 TRIAL = "serving.dflash.io/trial"
 REVISION = "serving.dflash.io/revision"
+LEARNED = "serving.dflash.io/learned"
+HISTORY = "serving.dflash.io/history"
 _GROUPS = {
     "controllerrevisions": "/apis/apps/v1",
     "deployments": "/apis/apps/v1",
@@ -65,6 +67,10 @@ class Deployment:
     def patch_whole(self, patch: Mapping[str, Any]) -> None:
         """Merge patch of the object."""
         self.cluster.api.request("PATCH", self._path(f"/apis/{API_VERSION}", "dflashdeployments", self.name), patch)
+
+    def patch_status(self, **status: Any) -> None:
+        """Merge patch of the status, which an operator that runs may write over."""
+        self.cluster.api.request("PATCH", self._path(f"/apis/{API_VERSION}", "dflashdeployments", self.name, "status"), {"status": status})
 
     def get(self) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.api.get(self._path(f"/apis/{API_VERSION}", "dflashdeployments", self.name))
@@ -112,7 +118,7 @@ class Deployment:
     def history(self, revision: str) -> list[tuple[str, str, str]]:
         """Origin, outcome and reason of each change of a revision's state (its whole name), oldest first."""
         found = next(item for item in self.children("controllerrevisions") if item["metadata"]["name"] == revision)
-        entries = json.loads(found["metadata"]["annotations"]["serving.dflash.io/history"])
+        entries = json.loads(found["metadata"]["annotations"][HISTORY])
         return [(entry["origin"], entry["outcome"], entry["reason"]) for entry in entries]
 
     def trial(self, revision: str) -> dict[str, Any]:
@@ -125,6 +131,26 @@ class Deployment:
         """Sets parts of what is stored of a trial, for example to an earlier time."""
         patch = {"metadata": {"annotations": {TRIAL: json.dumps(self.trial(revision) | changes)}}}
         self.cluster.api.request("PATCH", self._path("/apis/apps/v1", "controllerrevisions", revision), patch)
+
+    def edit_history(self, revision: str, changed: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Replaces each entry of a revision's history (its whole name)."""
+        found = next(item for item in self.children("controllerrevisions") if item["metadata"]["name"] == revision)
+        entries = [changed(entry) for entry in json.loads(found["metadata"]["annotations"][HISTORY])]
+        patch = {"metadata": {"annotations": {HISTORY: json.dumps(entries)}}}
+        self.cluster.api.request("PATCH", self._path("/apis/apps/v1", "controllerrevisions", revision), patch)
+
+    def learned(self) -> dict[str, Any]:
+        """What the tuner has stored of what it knows; empty where it has stored nothing yet."""
+        records = [item["metadata"]["annotations"].get(LEARNED) for item in self.children("controllerrevisions")]
+        found: dict[str, Any] = json.loads(next(filter(None, records), "{}"))
+        return found
+
+    def edit_learned(self, learned: Mapping[str, Any]) -> None:
+        """Replaces what the tuner has stored. An operator reads it when it starts, and one that runs overwrites it."""
+        for item in self.children("controllerrevisions"):
+            if item["metadata"]["annotations"].get(LEARNED):
+                patch = {"metadata": {"annotations": {LEARNED: json.dumps(learned)}}}
+                self.cluster.api.request("PATCH", self._path("/apis/apps/v1", "controllerrevisions", item["metadata"]["name"]), patch)
 
     def annotate(self, **operations: str | None) -> None:
         """Set ``serving.dflash.io/`` annotations (``promote``, ``abort``, ``pin``), or with None remove them."""
@@ -178,9 +204,26 @@ class Deployment:
         revisions = sorted(self.children("controllerrevisions"), key=lambda item: int(item["revision"]))
         return [item["metadata"]["annotations"][STATE] for item in revisions]
 
-    def wait_states(self, *states: str) -> None:
+    def wait_states(self, *states: str, timeout: float = 40.0) -> None:
         """Wait until these are the states of its revisions, oldest first."""
-        wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}")
+        wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}", timeout, 0.2)
+
+    def tuning(self) -> dict[str, Any]:
+        """``status.tuning``; empty where there is none."""
+        found: dict[str, Any] = self.status().get("tuning") or {}
+        return found
+
+    def wait_tuning(self, timeout: float = 40.0, **expected: str) -> dict[str, Any]:
+        """Wait until ``status.tuning`` says this. Returns it."""
+
+        def told() -> dict[str, Any] | None:
+            shown = self.tuning()
+            return shown if expected.items() <= shown.items() else None
+
+        try:
+            return wait_until(told, "", timeout, 0.2)
+        except TimeoutError:
+            raise TimeoutError(f"the tuner of {self.name} did not come to {expected}: {self.tuning()}") from None
 
     def pod_uids(self, revision: str | None = None) -> set[str]:
         """Of all its pods, or of those of one revision (its whole name)."""

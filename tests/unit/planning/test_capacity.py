@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.api.defaults import speculation_of
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.load_sample import LoadSample
@@ -21,6 +22,7 @@ from dflash_controller.planning.state.plan import Event
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.priors import Prior
+from testbed.simulator.launch import Process, settings_of
 from tests.support.planning_world import World
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -118,6 +120,21 @@ def test_vllms_requests_hold_half_as_much_at_half_the_block() -> None:
     assert held[8] == pytest.approx(84, abs=3)
     longer = dict(by_block(stable(settled("vllm")), {"requestCapacity": 43.0}, (8, 16), [sample(20_000)]))
     assert longer[8] < 70, "keys and values are the same at every block"
+
+
+@pytest.mark.parametrize(("measured_at", "inferred_at"), [(16, 8), (8, 16)])
+def test_what_another_block_would_hold_is_what_a_simulated_engine_of_it_holds(measured_at: int, inferred_at: int) -> None:
+    """Both engines run the operator's own command line, with a state and keys of 464 tokens for each request."""
+    record = replace(stable(settled("vllm", version="0.26.0")), speculation=speculation_of(measured_at))
+    fits: dict[int, float] = {}
+    for block in (measured_at, inferred_at):
+        launch = ENGINES["vllm"].launch(record.resolved.launch_request(speculation_of(block)))
+        process = Process((*launch.command, *launch.args), dict(launch.env), "vllm/vllm-openai:v0.26.0", product=H100)
+        cache = settings_of(process).cache
+        assert cache is not None
+        fits[block] = cache.usable / cache.held(464)
+    found = dict(by_block(record, {"requestCapacity": fits[measured_at]}, (8, 16), [sample(464)]))
+    assert found[inferred_at] == pytest.approx(fits[inferred_at], rel=0.06)
 
 
 def test_sglangs_own_division_gives_more_slots_at_a_smaller_block() -> None:

@@ -228,7 +228,10 @@ def test_what_is_unknown_is_said_in_advise_and_noise_causes_no_write(policy: Exp
     for minutes, reason in ((30, "Tuned"), (31, "GainUnknown")):
         world.advance(60 * minutes)
         world.tuning = Knowledge(
-            learned=Learned(), measured=3, reported=("Advising", "GainUnknown", "16"), reported_since=world.now - timedelta(seconds=301)
+            learned=Learned(),
+            measured=3,
+            reported=("Advising", "GainUnknown", "16", "wants "),
+            reported_since=world.now - timedelta(seconds=301),
         )
         world.reconcile()
         assert tuning(world)["reason"] == reason, "one reason to change nothing takes the place of another once an hour"

@@ -19,6 +19,7 @@ from dflash_controller.model.metrics_health import MetricsHealth
 from dflash_controller.planning.revisions.revision import read
 from dflash_controller.planning.state.inputs import Knowledge
 from dflash_controller.planning.state.plan import Event
+from dflash_controller.planning.status.tuning import standing
 from dflash_controller.planning.tuning import changes
 from dflash_controller.tuner.decision import TunerDecision, TunerInputs
 from dflash_controller.tuner.learned import Learned
@@ -187,7 +188,7 @@ def test_advise_shows_the_same_and_changes_nothing_until_auto(policy: Policy) ->
     policy.wants = Fixed(8)
     world.advance(60)
     world.settle()
-    world.tuning = replace(world.tuning, reported=("Advising", "Tuned", "8"), reported_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "Tuned", "8", "wants "), reported_since=world.now)
     world.advance(301)
     world.settle()
     assert (tuning(world)["state"], tuning(world)["recommendation"], block(world)) == ("Advising", "8", "16")
@@ -281,7 +282,7 @@ def test_a_wavering_decision_is_not_written(policy: Policy) -> None:
     shown = tuning(world)
     for wants, reason in [(Fixed(8), Reason.GAIN_TOO_SMALL), (Fixed(16), Reason.TUNED)] * 5:
         policy.wants, policy.reason = wants, reason
-        world.tuning = replace(world.tuning, reported=("Advising", reason.value, wants.label()), reported_since=world.now)
+        world.tuning = replace(world.tuning, reported=("Advising", reason.value, wants.label(), "wants "), reported_since=world.now)
         world.advance(60)
         world.reconcile()
         assert tuning(world) == shown
@@ -291,7 +292,7 @@ def test_one_reason_to_leave_things_as_they_are_takes_the_place_of_another_once_
     world = tuned(tuning={"mode": "Advise"})
     shown = tuning(world)
     policy.wants, policy.reason = Fixed(8), Reason.GAIN_TOO_SMALL
-    world.tuning = replace(world.tuning, reported=("Advising", "GainTooSmall", "8"), reported_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "GainTooSmall", "8", "wants "), reported_since=world.now)
     world.advance(1800)
     world.reconcile()
     assert tuning(world) == shown
@@ -299,10 +300,61 @@ def test_one_reason_to_leave_things_as_they_are_takes_the_place_of_another_once_
     world.reconcile()
     assert tuning(world)["reason"] == "GainTooSmall"
     policy.reason = Reason.DOWNTIME_NOT_ALLOWED
-    world.tuning = replace(world.tuning, reported=("Advising", "DowntimeNotAllowed", "8"), reported_since=world.now)
+    world.tuning = replace(world.tuning, reported=("Advising", "DowntimeNotAllowed", "8", "wants "), reported_since=world.now)
     world.advance(301)
     world.reconcile()
     assert tuning(world)["reason"] == "DowntimeNotAllowed", "a change that would pay is news"
+
+
+class Saying(Policy):
+    """Decides nothing, in these words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = TunerDecision("Learning", Reason.LEARNING, "Not enough traffic for a decision: 0 load samples in the last 300 s")
+
+    def decide(self, tuner_inputs: TunerInputs, learned: Learned, *, prior: Prior) -> TunerDecision:
+        return self.said
+
+
+def test_another_cause_of_the_same_reason_takes_its_place_once_it_has_stood() -> None:
+    """Requests that wait are no lack of traffic, and a deployment that has both in turn is not written at each evaluation."""
+    policy = Saying()
+    with patch("dflash_controller.planning.tuning.decide", policy.decide):
+        world = tuned(tuning={"mode": "Advise"})
+        none = tuning(world)
+        assert none["message"].startswith("Not enough traffic")
+        waiting = "In {} of 9 load samples in the last 300 s requests waited for a slot or for memory"
+        policy.said = replace(policy.said, message=waiting.format(8))
+        world.tuning = replace(world.tuning, reported=standing(policy.said), reported_since=world.now)
+        world.advance(60)
+        world.reconcile()
+        assert tuning(world) == none
+        policy.said = replace(policy.said, message=waiting.format(7))
+        world.advance(241)
+        world.reconcile()
+        shown = tuning(world)
+        assert shown["message"] == waiting.format(7)
+        policy.said = replace(policy.said, message=waiting.format(6))
+        world.advance(3600)
+        world.reconcile()
+        assert tuning(world) == shown, "other numbers of the same cause are no news"
+
+
+def test_another_cause_to_leave_things_as_they_are_takes_the_place_of_one_once_an_hour() -> None:
+    policy = Saying()
+    policy.said = TunerDecision("Advising", Reason.GAIN_TOO_SMALL, "block 8 gives 4.1 %, less than the 5 % asked for", Fixed(8))
+    with patch("dflash_controller.planning.tuning.decide", policy.decide):
+        world = tuned(tuning={"mode": "Advise"})
+        shown = tuning(world)
+        policy.said = replace(policy.said, message="block 8 gives 5.2 %, but that does not justify a change yet")
+        world.tuning = replace(world.tuning, reported=standing(policy.said), reported_since=world.now)
+        world.advance(1800)
+        world.reconcile()
+        assert tuning(world) == shown
+        world.advance(1801)
+        world.reconcile()
+        assert tuning(world)["message"].endswith("does not justify a change yet")
 
 
 def test_a_decision_that_is_shown_anew_is_told_once(policy: Policy) -> None:

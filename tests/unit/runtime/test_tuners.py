@@ -369,9 +369,22 @@ def test_how_long_a_decision_has_stood_is_known() -> None:
     room.now += timedelta(minutes=5)
     room.tuners.decided(KEY, decision)
     known = room.look(revision("chat-ra"))
-    assert (known.reported, known.reported_since) == (("Advising", "Tuned", "8"), START)
+    assert (known.reported, known.reported_since) == (("Advising", "Tuned", "8", "words"), START)
     room.tuners.forget(KEY)
     assert room.look(revision("chat-ra")).reported == ()
+
+
+def test_another_cause_stands_from_its_own_beginning_and_other_numbers_do_not() -> None:
+    room = Room()
+    room.look(revision("chat-ra"))
+    none = TunerDecision("Learning", Reason.LEARNING, "Not enough traffic: 0 load samples in the last 300 s")
+    waiting = replace(none, message="In 8 of 9 load samples in the last 300 s requests waited")
+    room.tuners.decided(KEY, none)
+    for message in (waiting.message, waiting.message.replace("8", "7")):
+        room.now += timedelta(minutes=1)
+        room.tuners.decided(KEY, replace(waiting, message=message))
+    known = room.look(revision("chat-ra"))
+    assert known.reported_since == START + timedelta(minutes=1)
 
 
 TABLE = {"mode": "Schedule", "ranges": [[1, 4, 15], [5, 64, 7]]}

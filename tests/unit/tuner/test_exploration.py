@@ -26,8 +26,10 @@ from dflash_controller.tuner.exploration import (
 )
 from dflash_controller.tuner.learned import Learned, Past
 from dflash_controller.tuner.load_kind import is_measured, same_kind
+from dflash_controller.tuner.machine import Machine
 from dflash_controller.tuner.points import StepPoint
 from dflash_controller.tuner.policy import decide, replay
+from dflash_controller.tuner.priors import Priors
 from dflash_controller.tuner.recommend import Forecast, ObservedLoad, Recommendation, recommend
 from tests.support.tuner_inputs import AUTO, tuner_inputs
 from tests.unit.tuner.test_policy import DAY, NOW, known, step_s
@@ -71,6 +73,18 @@ def lasting(load: float = 8.0, hours: float = 8.0, **more: Any) -> Learned:
 
 def asked(learned: Learned, **more: Any) -> TunerDecision:
     return decide(tuner_inputs(**{"restart_s": 120.0, **more}), learned)
+
+
+def test_a_block_size_at_which_requests_would_wait_for_memory_is_neither_chosen_nor_tried() -> None:
+    """Of ten requests, six fit at 16: by step times alone it would be worth a trial."""
+    prior = Priors.load().prior(Machine("vllm", hybrid=True))
+    learned = lasting(10.0, block=8, past=Past(favoured=8, favoured_s=8 * 3600))
+    fits = {"speculation": Fixed(8), "restart_s": 120.0, "surge": True}
+    free = decide(tuner_inputs(**fits), learned, prior=prior)
+    short = decide(tuner_inputs(**fits, capacity=((8, 12.4), (16, 6.1))), learned, prior=prior)
+    assert (free.reason, free.change_to) == (Reason.EXPLORING, Fixed(16))
+    assert (short.reason, short.change_to, short.recommendation) == (Reason.TUNED, None, Fixed(8))
+    assert float(short.numbers["gainPercent16"]) < float(free.numbers["gainPercent16"]) - 20
 
 
 def test_what_is_uncertain_is_tried_although_the_mean_promises_nothing(belief: Belief) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.measurement import Measurement, Value
 from dflash_controller.model.series import CounterWindow, LabelledMetric, between
-from dflash_controller.observe.pipeline.metrics import revision_metrics
+from dflash_controller.observe.pipeline.metrics import RevisionMetrics, revision_metrics
 from dflash_controller.observe.sources.scrape.exposition import read_page
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
+from testbed.simulator.launch import Process, settings_of
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import seed_table
 
@@ -49,24 +52,44 @@ def test_the_smaller_of_state_and_cache_counts() -> None:
     assert found.value == 25.0
 
 
-def test_a_simulated_sglang_with_83_slots_is_read_as_16_requests() -> None:
-    settings = EngineSettings("sglang", "0.5.17", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, max_concurrency=32, state_slots=83)
-    simulated = SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=1)
-    for _ in range(200):
-        simulated.submit(Request("gsm8k", 100, 200), 0.0)
-    schema = ENGINES["sglang"].metric_schema
-    simulated.advance(2.0)
-    first = simulated.page(2.0)
-    simulated.advance(5.0)
-    last = simulated.page(5.0)
+def simulated(settings: EngineSettings, requests: int, slots_per_request: int = 0) -> RevisionMetrics:
+    """What is read from an engine under this load between two of its pages."""
+    engine = SimulatedEngine(settings, seed_table().match(settings.target), now=0.0, seed=1)
+    for _ in range(requests):
+        engine.submit(Request("gsm8k", 64, 400), 0.0)
+    schema = ENGINES[settings.engine].metric_schema
+    pages = []
+    for at_s in (0.1, 1.0):
+        engine.advance(at_s)
+        text = engine.page(at_s)
+        assert text is not None
+        pages.append(read_page(text, schema))
+    first, last = pages
     assert first is not None
     assert last is not None
-    pages = [read_page(text, schema) for text in (first, last)]
-    assert pages[0] is not None
-    assert pages[1] is not None
-    window = between(pages[0], pages[1], 3.0, series=schema.counters)
-    found = revision_metrics(schema, [window], expected=1, speculation_on=True, slots_per_request=5)
+    window = between(first, last, 0.9, series=schema.counters)
+    return revision_metrics(schema, [window], expected=1, speculation_on=True, slots_per_request=slots_per_request)
+
+
+def test_a_simulated_sglang_with_83_slots_is_read_as_16_requests() -> None:
+    settings = EngineSettings("sglang", "0.5.17", "Qwen/Qwen3.5-9B", "m", 1, block_size=16, max_concurrency=32, state_slots=83)
+    found = simulated(settings, 200, slots_per_request=5)
     assert isinstance(found.request_capacity, Value)
     assert found.request_capacity.value == 16.0
     assert isinstance(found.concurrency, Value)
     assert found.concurrency.value == pytest.approx(16, rel=0.2)
+
+
+@pytest.mark.parametrize(("block", "requests", "capacity"), [(16, 31, 43.4), (16, 60, 43.4), (8, 60, 105.0)])
+def test_a_simulated_vllm_holds_as_many_as_an_h100_with_and_without_a_queue(block: int, requests: int, capacity: float) -> None:
+    found = simulated(vllm(block), requests)
+    assert isinstance(found.request_capacity, Value)
+    assert found.request_capacity.value == pytest.approx(capacity, abs=0.8)
+
+
+def vllm(block: int) -> EngineSettings:
+    """vLLM 0.26.0 with 9B on an H100."""
+    drafter = {"method": "dflash", "model": "z-lab/Qwen3.5-9B-DFlash", "num_speculative_tokens": block - 1}
+    command = ("vllm", "serve", "Qwen/Qwen3.5-9B", "--max-num-seqs=64", f"--max-cudagraph-capture-size={32 * block}")
+    image = "vllm/vllm-openai:v0.26.0"
+    return settings_of(Process((*command, "--speculative-config", json.dumps(drafter)), {}, image, product="NVIDIA-H100-80GB-HBM3"))

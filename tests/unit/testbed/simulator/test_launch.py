@@ -226,7 +226,7 @@ def test_a_pod_that_asks_for_no_gpus_may_start_any_number_of_ranks() -> None:
         (("--max-mamba-cache-size=160",), 160, 32),
         (("--max-mamba-cache-size=83",), 83, 16),
         (("--max-mamba-cache-size=83", "--disable-overlap-schedule"), 83, 20),
-        ((), 0, 32),
+        ((), 1085, 32),
     ],
 )
 def test_slots_of_state_limit_the_requests_that_sglang_serves(flags: tuple[str, ...], slots: int, served: int) -> None:
