@@ -230,7 +230,9 @@ METRIC_SCHEMA = MetricSchema(
         Series("state_cached", "sglang:mamba_evictable_tokens", _GROUP, match=_TOTALS, gauge=True),
         Series("state_used", "sglang:mamba_used_tokens", _GROUP, match=_TOTALS, gauge=True),
         Series("running", "sglang:num_running_reqs", _GROUP, match=_TOTALS, gauge=True),
-        Series("cache_used", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True),
+        # The cache of keys and values alone: sglang:token_usage is the larger of this and the use of the state, whose slots stay taken for
+        # prefixes while hardly a request runs (``pool_stats_observer.get_max_pool_usage``).
+        Series("cache_used", "sglang:full_token_usage", _ENGINE, match=_TOTALS, gauge=True),
     ),
     evidence=(
         Series("answers", "sglang:http_responses_total", PROCESS),
@@ -268,7 +270,7 @@ METRIC_SCHEMA = MetricSchema(
         Series("prefill_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "prefill.*"), *_TOTALS), since=Since.ENTRY),
         Series("bare_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode_none"), *_TOTALS), since=Since.ENTRY),
         Series("retracted", "sglang:num_retracted_reqs", _GROUP, match=_TOTALS, gauge=True, over="max"),
-        Series("cache_use", "sglang:token_usage", _ENGINE, match=_TOTALS, gauge=True, over="max", since=Since.ENTRY),
+        Series("cache_use", "sglang:full_token_usage", _ENGINE, match=_TOTALS, gauge=True, over="max", since=Since.ENTRY),
         Series("waiting", "sglang:num_queue_reqs", _GROUP, match=_TOTALS, gauge=True, over="min", since=Since.ENTRY),
     ),
 )

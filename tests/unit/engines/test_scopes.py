@@ -104,7 +104,7 @@ def test_groups_with_unequal_load_are_summed_and_their_copies_are_not() -> None:
 def test_levels_of_requests_are_summed_over_groups_and_shares_are_not() -> None:
     page = "".join(
         sample("sglang:num_queue_reqs", 3 + rank // 2, tp_rank=rank, dp_rank=rank // 2)
-        + sample("sglang:token_usage", 0.2 + 0.1 * rank, tp_rank=rank, dp_rank=rank // 2)
+        + sample("sglang:full_token_usage", 0.2 + 0.1 * rank, tp_rank=rank, dp_rank=rank // 2)
         + sample("sglang:num_retracted_reqs", 1, tp_rank=rank, dp_rank=rank // 2, pid=900 + rank)
         for rank in range(4)
     )

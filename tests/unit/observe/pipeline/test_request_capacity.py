@@ -93,3 +93,31 @@ def vllm(block: int) -> EngineSettings:
     command = ("vllm", "serve", "Qwen/Qwen3.5-9B", "--max-num-seqs=64", f"--max-cudagraph-capture-size={32 * block}")
     image = "vllm/vllm-openai:v0.26.0"
     return settings_of(Process((*command, "--speculative-config", json.dumps(drafter)), {}, image, product="NVIDIA-H100-80GB-HBM3"))
+
+
+def test_slots_that_stay_taken_for_prefixes_are_no_use_of_the_cache() -> None:
+    # SGLang 0.5.17 on an H200 just after the load had grown: 145 slots of which 116 are in use, 12 requests as last reported, and 2 % of the
+    # cache of keys and values.
+    page = """\
+# TYPE sglang:max_total_num_tokens gauge
+sglang:max_total_num_tokens{tp_rank="0"} 395653
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{tp_rank="0"} 12
+# TYPE sglang:token_usage gauge
+sglang:token_usage{tp_rank="0"} 0.8
+# TYPE sglang:full_token_usage gauge
+sglang:full_token_usage{tp_rank="0"} 0.02
+# TYPE sglang:mamba_used_tokens gauge
+sglang:mamba_used_tokens{tp_rank="0"} 116
+# TYPE sglang:mamba_evictable_tokens gauge
+sglang:mamba_evictable_tokens{tp_rank="0"} 0
+# TYPE sglang:mamba_available_tokens gauge
+sglang:mamba_available_tokens{tp_rank="0"} 29
+"""
+    schema = ENGINES["sglang"].metric_schema
+    scraped = read_page(page, schema)
+    assert scraped is not None
+    window = between(scraped, scraped, 60.0, series=schema.counters)
+    found = revision_metrics(schema, [window], expected=1, speculation_on=True, slots_per_request=5)
+    assert isinstance(found.request_capacity, Value)
+    assert found.request_capacity.value == 29.0
