@@ -96,8 +96,8 @@ def vllm(block: int) -> EngineSettings:
 
 
 def test_slots_that_stay_taken_for_prefixes_are_no_use_of_the_cache() -> None:
-    # SGLang 0.5.17 on an H200 just after the load had grown: 145 slots of which 116 are in use, 12 requests as last reported, and 2 % of the
-    # cache of keys and values.
+    # SGLang 0.5.17 on an H200 just after the load had grown: 145 slots of which 116 are in use, 12 requests as last reported, and 2 % of
+    # the cache of keys and values.
     page = """\
 # TYPE sglang:max_total_num_tokens gauge
 sglang:max_total_num_tokens{tp_rank="0"} 395653
