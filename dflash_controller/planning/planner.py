@@ -381,11 +381,14 @@ def _describe(record: Revision) -> str:
 
 
 def _outage_ahead(state: ReconcileState) -> list[Event]:
-    """Returns an event ahead of an outage: the only serving replica stops, and nothing serves until the new one has loaded."""
-    left = unfinished(state)
-    if left is None or left[0] is not Reason.OUTAGE_AHEAD:
+    """Returns an event ahead of an outage: the only serving replica stops, and nothing serves until the new one has loaded.
+
+    RolloutHealthy shows it for a change of the tuner too, which Reconciling does not.
+    """
+    left, candidate = unfinished(state), state.candidate
+    if candidate is None or left is None or left[0] is not Reason.OUTAGE_AHEAD or state.pool(candidate.hash).wanted:
         return []
-    return [*_announced(state, ConditionType.RECONCILING, *left)]
+    return [*_announced(state, ConditionType.ROLLOUT_HEALTHY, *left)]
 
 
 def _announced(state: ReconcileState, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:

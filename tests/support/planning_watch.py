@@ -189,12 +189,14 @@ class Watch:
         """How often something was taken away that tells the operator what it has done."""
         self._promotions: Counter[tuple[str, object]] = Counter()
         self._wants: _Wants | None = None
+        self._told: set[Event] = set()
+        """The events of the last reconcile, if its status was written. What it says is said."""
 
     def reconcile(self, stop_after: int | None = None) -> int:
         """One plan, whole or cut short. Returns the writes made."""
         world, before, asked = self.world, scene(self.world), self.world.asked
         self.content = False
-        plan = world.plan()
+        shown, plan = "status" in world.deployment, world.plan()
         steps = plan.steps[:stop_after]
         written = world.carry_out(plan, stop_after=stop_after)
         after = scene(world)
@@ -204,6 +206,7 @@ class Watch:
         self._deletions(before, steps)
         if self.suspended:
             assert all(isinstance(step, Event) for step in steps), "a write under suspend"
+        self._events(steps, shown=shown)
         if world.status_written:
             self._status(before)
         self.content = True
@@ -571,6 +574,13 @@ class Watch:
                 assert stored.state not in ("Candidate", "Stable"), f"{stored} is deleted"
 
     # What is shown.
+
+    def _events(self, steps: Sequence[Step], *, shown: bool) -> None:
+        """Nothing is told twice in a row. ``shown`` is whether there was a status that tells what has been said."""
+        told = {step for step in steps if isinstance(step, Event)}
+        again = told & self._told if shown else set()
+        assert not again, f"told again: {again}"
+        self._told = told if self.world.status_written and not self.world.obstructed else set()
 
     def _status(self, before: Scene) -> None:
         """``before`` shows the pods the status speaks of."""

@@ -60,6 +60,8 @@ ROUND_S = 25.0
 STUCK_ROUNDS = 15
 """Minutes after which a candidate that cannot start has been given up."""
 OBSTACLE_ROUNDS = 12
+WAITS_FOR_A_SECOND = ("DowntimeNotAllowed", "ScaledToOne")
+"""A second replica lets the trial go on."""
 WAITS_FOR_A_HUMAN = ("AnalysisFailed", "EngineFailing", "ImageUnavailable", "ScaledToOne", "ScaledToZero")
 TAKEN = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
 
@@ -526,7 +528,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             # Everything else was done. Now the rest can be, too.
             now, reason = scene(world), (world.deployment["status"].get("rollout") or {}).get("reason")
             assert sum(now.serving.values()) >= watch.replicas
-            assert reason in WAITS_FOR_A_HUMAN or not now.of_state("Candidate"), f"what is beside the rollout stops it: {reason}"
+            assert reason in (*WAITS_FOR_A_HUMAN, *WAITS_FOR_A_SECOND) or not now.of_state("Candidate"), f"what is beside the rollout stops it: {reason}"
             world.refuses.clear()
             for item, owners in self.taken:
                 item["metadata"]["ownerReferences"] = owners
@@ -557,8 +559,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             # All replicas were scaled away in the middle of a trial: it goes on when there are some.
             self._edit({"replicas": 1})
             self._settle()
-        if world.deployment["status"]["rollout"]["reason"] == "ScaledToOne":
-            # The trial waits for a second replica.
+        if world.deployment["status"]["rollout"]["reason"] in WAITS_FOR_A_SECOND:
             self._edit({"replicas": 2})
             self._settle()
         if world.deployment["status"]["rollout"]["phase"] == "Held":
