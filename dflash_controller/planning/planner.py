@@ -52,7 +52,7 @@ from dflash_controller.planning.state.obstacles import find_obstacles
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Create, Event, Part, Plan, Step
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.build import status
-from dflash_controller.planning.status.conditions import stalled, unfinished
+from dflash_controller.planning.status.conditions import reconciling, stalled, unfinished
 from dflash_controller.planning.status.notices import concurrency_reported
 from dflash_controller.planning.tuning import judged, tuned
 
@@ -150,10 +150,9 @@ def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None)
     elif wanted != state.stable:
         failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
-    if (blocker := state.blocker) is not None:
-        return Plan(_announced(state, ConditionType.STALLED, blocker.reason, blocker.message), status=status(state))
-    message = "Nothing is written until spec.suspend is false; pods keep serving"
-    return Plan(_announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message), status=status(state))
+    # What the condition shows is what is announced: another message would be announced with every reconcile.
+    shown = (ConditionType.STALLED, stalled(state)) if state.blocker is not None else (ConditionType.RECONCILING, reconciling(state))
+    return Plan(_announced(state, shown[0], *shown[1][1:]), status=status(state))
 
 
 def _carry_on(

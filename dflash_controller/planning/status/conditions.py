@@ -192,7 +192,7 @@ def reconciling(state: ReconcileState) -> Verdict:
     if blocker := state.obstacles.get(Part.SERVING, state.held):
         return (False, blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
-        return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
+        return (False, Reason.SUSPENDED, "Nothing is written until spec.suspend is false; pods keep serving")
     if left := asked_by_user(state):
         return (True, *left)
     if state.failed is not None:
