@@ -7,7 +7,6 @@ what an onlooker would: which revision is active, and what happened in the trial
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,7 +186,8 @@ class Watch:
         """Nothing was objected to so far."""
         self.accidents = 0
         """How often something was taken away that tells the operator what it has done."""
-        self._promotions: Counter[tuple[str, object]] = Counter()
+        self._promoted_for: tuple[object, set[str]] = (None, set())
+        """What was promoted since something changed that a promotion can follow from."""
         self._wants: _Wants | None = None
         self._told: set[Event] = set()
         """The events of the last reconcile, if its status was written. What it says is said."""
@@ -321,9 +321,11 @@ class Watch:
                 promoted.append(name)
             elif was is None:
                 self._made(now, before)
+        if self._promoted_for[0] != self.cause:
+            self._promoted_for = (self.cause, set())
         for name in promoted:
-            self._promotions[name, self.cause] += 1
-            assert self._promotions[name, self.cause] == 1, f"{name} is promoted twice, and nothing has changed in between"
+            assert name not in self._promoted_for[1], f"{name} is promoted twice, and nothing has changed in between"
+            self._promoted_for[1].add(name)
         if self.in_force is not None and self.in_force not in self.lost:
             expected = promoted[0] if promoted else self._left_by_abort(before, after) or self.in_force
             assert after.in_force == expected, f"{after.in_force} is active in place of {expected}"
