@@ -365,16 +365,18 @@ class World:
         template = workload["spec"]["leaderWorkerTemplate"]
         self._store_set_revision(workload, name)
         mine = {pod_name: pod for pod_name, pod in self.pods.items() if pod["workload"] == name}
-        for index in range(replicas):
-            group, leader = [pod_name for pod_name, pod in mine.items() if pod["group"] == str(index)], f"{name}-{index}"
-            if not group:
+        for index in range(replicas if revision_of(workload) not in self.refused else 0):
+            leader = f"{name}-{index}"
+            if not any(pod["group"] == str(index) for pod in mine.values()):
                 self._start_pod(leader, workload, template["leaderTemplate"]["metadata"]["labels"], group=str(index))
-            elif leader in mine and not mine[leader]["terminating"]:
-                self._store_set_revision(workload, leader)
-                for worker in range(1, template["size"]):
-                    if f"{leader}-{worker}" not in mine:
-                        labels = template["workerTemplate"]["metadata"]["labels"]
-                        self._start_pod(f"{leader}-{worker}", workload, labels, group=str(index), worker=worker)
+            elif leader not in mine or mine[leader]["terminating"]:
+                continue
+            # The workers are created as soon as their leader exists.
+            self._store_set_revision(workload, leader)
+            for worker in range(1, template["size"]):
+                if f"{leader}-{worker}" not in mine:
+                    labels = template["workerTemplate"]["metadata"]["labels"]
+                    self._start_pod(f"{leader}-{worker}", workload, labels, group=str(index), worker=worker)
         for pod in mine.values():
             outlived = pod["worker"] and f"{name}-{pod['group']}" not in mine
             if outlived or (int(pod["group"]) >= replicas and not pod["worker"]):

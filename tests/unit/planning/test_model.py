@@ -528,7 +528,9 @@ class DeploymentMachine(RuleBasedStateMachine):
             # Everything else was done. Now the rest can be, too.
             now, reason = scene(world), (world.deployment["status"].get("rollout") or {}).get("reason")
             assert sum(now.serving.values()) >= watch.replicas
-            assert reason in (*WAITS_FOR_A_HUMAN, *WAITS_FOR_A_SECOND) or not now.of_state("Candidate"), f"what is beside the rollout stops it: {reason}"
+            assert reason in (*WAITS_FOR_A_HUMAN, *WAITS_FOR_A_SECOND) or not now.of_state("Candidate"), (
+                f"what is beside the rollout stops it: {reason}"
+            )
             world.refuses.clear()
             for item, owners in self.taken:
                 item["metadata"]["ownerReferences"] = owners
@@ -575,7 +577,7 @@ class DeploymentMachine(RuleBasedStateMachine):
     def _give_up(self) -> None:
         """There is room, and what keeps a candidate from starting stays: it is given up, or waits for a human."""
         world, stuck = self.world, Counter[str]()
-        for _ in range(3 * STUCK_ROUNDS):
+        for turn in range(3 * STUCK_ROUNDS):
             names_ = [item.name for item in scene(world).of_state("Candidate") if self._is_stuck(item.name)]
             if not names_:
                 return
@@ -584,6 +586,10 @@ class DeploymentMachine(RuleBasedStateMachine):
             told = world.condition("Stalled") == "True"
             assert told or stuck[names_[0]] < STUCK_ROUNDS, f"{names_[0]} cannot start, and is not given up"
             self._turns(1, seconds=60.0)
+            if not turn % 5:
+                # The kubelet starts an engine that exits again, in the end every five minutes.
+                for pod in self.world.pods.values():
+                    pod["restarts"] += pod["broken"] and pod["node"] is not None
 
     def _is_stuck(self, name: str) -> bool:
         world, course = self.world, self.watch.courses.get(name)
