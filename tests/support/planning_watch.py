@@ -17,13 +17,14 @@ from dflash_controller.api.defaults import RolloutPolicy, effective_rollout
 from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
-from dflash_controller.planning.state.plan import Delete, Event, Step
+from dflash_controller.planning.state.plan import Annotate, Delete, Event, Step
 from tests.support.planning_world import WORKLOADS, World
 
 PHASES = {
     *("Preparing", "Canary", "Analyzing", "Progressing", "Completed", "Paused"),
     *("Held", "RollingBack", "RolledBack", "Superseded", "Suspended"),
 }
+ROLES = ("Candidate", "Stable")
 BY_HAND = {"PromotedByHand": "promote", "Pinned": "pin"}
 STATUS_BYTES = 32 * 1024
 STABLE_DOWN_S = 180
@@ -189,6 +190,10 @@ class Watch:
         self._promoted_for: tuple[object, set[str]] = (None, set())
         """What was promoted since something changed that a promotion can follow from."""
         self._wants: _Wants | None = None
+        self._settled_for: object = None
+        """The cause of the last change, if the status says that nothing is left to do for it."""
+        self._roles: set[str] = set()
+        """Revisions that the last plan puts in force or on trial, whether that was written or not."""
         self._told: set[Event] = set()
         """The events of the last reconcile, if its status was written. What it says is said."""
 
@@ -202,6 +207,9 @@ class Watch:
         after = scene(world)
         self._follow(before, after, judged=world.asked > asked)
         self._budget(before, after)
+        self._roles = {
+            step.ref.name for step in plan.steps if isinstance(step, Annotate) and step.annotations.get(names.ANNOTATION_STATE) in ROLES
+        }
         self._revisions(before, after, whole=stop_after is None and not world.obstructed)
         self._deletions(before, steps)
         if self.suspended:
@@ -546,7 +554,9 @@ class Watch:
                 continue
             stored = after.revisions.get(name)
             assert stored is not None, f"{name} grows and is not stored"
-            assert stored.state == "Candidate" or name == self.in_force, f"{stored} grows"
+            # An edit of replicas is carried out first. It goes to what the same plan puts in force, although that may be refused for long.
+            asked = name in self._roles and (self._pin(before) == name or self.is_needed(stored, before))
+            assert stored.state == "Candidate" or name == self.in_force or asked, f"{stored} grows"
             if stored.state == "Candidate" and self.in_force is not None:
                 assert count == 1, f"{stored} gets {count} replicas before it is promoted"
 
@@ -599,8 +609,20 @@ class Watch:
         shown = (status.get("replicas"), status.get("serving"))
         if "LeaderWorkerSet" in self.world.kinds or not self.world.of_kind("LeaderWorkerSet"):
             assert shown == (existing, f"{serving}/{self.replicas}"), f"{existing} exist, {serving} serve, and the status says {shown}"
+        strangers = [item for item in status.get("notices") or () if item["reason"] == "ForeignObject"]
+        assert not strangers or self.world.strangers, f"nobody made them: {strangers}"
         if self.world.condition("Ready") == "True":
             self._ready(before)
+        self._reconciling(before)
+
+    def _reconciling(self, before: Scene) -> None:
+        """Replicas that load again by themselves are no change of the user, who was told that nothing is left to do."""
+        now = scene(self.world)
+        if self.world.condition("Reconciling") == "True" and self._settled_for == self.cause:
+            others = [name for name, count in before.existing.items() if count and name != self.in_force]
+            moves = others or now.of_state("Candidate") or before.existing.get(self.in_force or "", 0) > self.replicas
+            assert moves or now.wanted(self.in_force or "") != self.replicas, "nothing changes, and Reconciling is True"
+        self._settled_for = self.cause if self.world.reason("Reconciling") == "Settled" else None
 
     def _ready(self, before: Scene) -> None:
         """What runs is what the spec asks for."""
