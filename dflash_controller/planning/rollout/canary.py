@@ -35,10 +35,10 @@ from dflash_controller.planning.rollout.trial_clocks import (
     stable_down_left_s,
     ticked,
 )
-from dflash_controller.planning.state.engine_exits import exits, pods_of
+from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, exits, pods_of
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_trouble_cases import Kind
-from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
+from dflash_controller.planning.state.pod_troubles import Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.priors import prior_of

@@ -30,7 +30,8 @@ def note_starts(state: ReconcileState) -> tuple[ReconcileState, list[Annotate]]:
         placed = Counter(pod.group for pod in pods if pod.node is not None)
         started = {group for group, count in placed.items() if count >= record.resolved.nodes}
         known = record.trial.seen
-        trial = followed(record.trial, [pod for pod in pods if pod.uid in known or (not pod.ready and _counts(pod, started))])
+        counted = [pod for pod in pods if pod.uid in known or (not pod.ready and _counts(pod, started))]
+        trial = followed(record.trial, counted, groups=pool.wanted)
     if trial == record.trial:
         return state, []
     noted = replace(record, trial=trial)

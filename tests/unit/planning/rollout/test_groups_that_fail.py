@@ -326,3 +326,25 @@ def test_exits_of_a_leader_whose_workers_have_no_room_are_no_crash_loop(refused:
             world.crash(1)
         world.reconcile()
     assert world.reason("Stalled") == "EngineFailing"
+
+
+@pytest.mark.parametrize("count", [1, 4, 6, 40])
+def test_groups_of_an_active_revision_that_all_crash_in_a_loop_are_named_whatever_their_number(count: int) -> None:
+    world = World(TWO_NODES | {"replicas": count})
+    world.kinds = frozenset({"LeaderWorkerSet"})
+    world.settle()
+    world.crashing.add(revision(world))
+    named = []
+    for _ in range(6):
+        for _ in range(2):
+            world.advance(20)
+            world.controllers()
+            world.reconcile()
+        named.append(world.reason("Stalled"))
+    assert named[0] == "NotStalled"
+    assert named[-1] == "EngineFailing"
+    (record,) = world.of_kind("ControllerRevision")[:1]
+    assert sum(map(len, record["metadata"]["annotations"].values())) < 64 * 1024
+    world.crashing.clear()
+    world.settle()
+    assert world.reason("Stalled") == "NotStalled"
