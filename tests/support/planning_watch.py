@@ -388,7 +388,8 @@ class Watch:
                 assert self._pin(before) or self.tuned or now.origin == "Tuner" or not self.is_needed(now, before), now
             case "Failed", "Superseded":
                 assert self._pin(before) is None
-                assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
+                forgotten = not self.is_asked_for(now) or self._asks_for_another_block(now, before)
+                assert forgotten, f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
                 assert self._pin(before) == now.name or was.origin == "Tuner", f"{now} failed and is tried again"
             case "Stable", "Failed" | "Superseded" if self.annotation("abort") == now.name:
@@ -407,6 +408,12 @@ class Watch:
                 assert now.number == max(item.number for item in before.revisions.values()) + 1
             case _:
                 raise AssertionError(f"{was} became {now}")
+
+    def _asks_for_another_block(self, failed: Stored, before: Scene) -> bool:
+        """Whether its block size alone failed, and the spec asks for that no more."""
+        stable = before.revisions.get(self.in_force or "")
+        alone = stable is not None and canonical(stable.inputs) == canonical(failed.inputs)
+        return alone and self.world.deployment["spec"].get("blockSize") != failed.block
 
     def _reverted(self, was: Stored, now: Stored, before: Scene) -> None:
         """A revision that was being replaced is active again, without a trial."""
@@ -515,7 +522,7 @@ class Watch:
             has = before.wanted(item.name) or before.existing.get(item.name, 0)
             by_hand = item.name in (self.annotation("promote"), self.annotation("pin"))
             assert has or not paused or by_hand or not after.replicas.get(item.name, 0), f"{item} is tried although the rollout is paused"
-        kept = after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
+        kept = self._is_aborted(in_force) or after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
         assert kept, f"{in_force} is right, and shrinks from {before.wanted(in_force)} to {after.wanted(in_force)} of {self.replicas}"
         if not (paused or candidates or (self.invalid and self._pin(before) is None)):
             return
@@ -531,9 +538,14 @@ class Watch:
         grown = after.wanted(in_force) <= max(before.wanted(in_force), missing)
         assert grown, f"{in_force} grows to {after.wanted(in_force)} while it is to stay where it is"
 
+    def _is_aborted(self, name: str | None) -> bool:
+        """Whether a human has aborted the active revision. That is obeyed at once, although the write of it may be refused for long."""
+        return name is not None and self.annotation("abort") == name and "abort" in self.courses.get(name, Course()).asked
+
     def _goes_back(self, before: Scene, after: Scene) -> None:
         """What is being replaced and is asked for again is active at once, with the replicas that it has."""
-        if self.invalid or self.tuned:
+        if self.invalid or self.tuned or not all(self.world.is_served(kind) for kind, _ in self.world.children if kind in WORKLOADS):
+            # Where what runs is not known, the rollout waits.
             return
         pin = self._pin(before)
         aborted, running = self.annotation("abort"), [item for item in before.of_state("Stable") if before.existing.get(item.name, 0)]
@@ -603,7 +615,7 @@ class Watch:
         assert all(len(item["message"]) <= 256 for item in rollout.get("analysis") or ())
         assert len(json.dumps(status)) <= STATUS_BYTES
         assert status["observedGeneration"] == self.world.deployment["metadata"]["generation"]
-        if not self.lost:
+        if not self.lost and not (self.world.obstructed and self._is_aborted(self.in_force)):
             assert status.get("stableRevision") == self.in_force
         existing, serving = sum(before.existing.values()), sum(before.serving.values())
         shown = (status.get("replicas"), status.get("serving"))

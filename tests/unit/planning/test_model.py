@@ -361,6 +361,19 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._strike(*accident)
         self._turns(turns, start=start)
 
+    @rule(
+        then=st.sampled_from(
+            [("flicker all", "stable"), ("delete", "stable"), ("recreate", "stable"), ("worker", "stable"), ("crash for good", "stable")]
+        ),
+        turns=st.integers(1, 3),
+    )
+    def at_rest(self, then: tuple[str, str], turns: int) -> None:
+        """Something happens when nothing has been left to do for a while."""
+        self._turns(6)
+        self._note(f"at rest: {then[0]}")
+        self._strike(*then)
+        self._turns(turns, start=False)
+
     def _strike(self, what: str, which: Any) -> None:
         world, candidates = self.world, [item.name for item in scene(self.world).of_state("Candidate")]
         match what:
@@ -502,7 +515,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             if what == "record":
                 # Its workload is what it can be made again from, as far as that has been written.
                 workload = next((item for kind in WORKLOADS for item in self.world.of_kind(kind) if item["metadata"]["name"] == name), None)
-                if workload is not None and _state(workload) == _state(record):
+                if workload is not None and _carries(workload, record):
                     del self.world.children["ControllerRevision", name]
                     self.watch.lost.add(name)
             else:
@@ -600,7 +613,8 @@ class DeploymentMachine(RuleBasedStateMachine):
             return
         for _ in range(STUCK_ROUNDS):
             self._turns(1, seconds=20.0)
-            if world.condition("Stalled") == "True":
+            then = scene(world)
+            if world.condition("Stalled") == "True" or then.of_state("Candidate") or then.in_force != now.in_force:
                 return
         raise AssertionError(f"groups of {now.in_force} exit again and again, and nobody is told")
 
@@ -747,8 +761,11 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._fix()
 
 
-def _state(item: Mapping[str, Any]) -> str:
-    return str(item["metadata"]["annotations"][names.ANNOTATION_STATE])
+def _carries(workload: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether the workload has the record's state and number. While writes to it are refused it may have those of before."""
+    carried, stored = workload["metadata"]["annotations"], record["metadata"]["annotations"]
+    same_state = carried[names.ANNOTATION_STATE] == stored[names.ANNOTATION_STATE]
+    return bool(same_state and carried[names.ANNOTATION_NUMBER] == str(record["revision"]))
 
 
 PARTS = 2
