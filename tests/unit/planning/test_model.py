@@ -123,7 +123,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         replicas=REPLICAS,
         budget=st.sampled_from(BUDGETS),
         policy=policies,
-        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing"]),
+        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing", "exits"]),
         mode=st.sampled_from(["Off", "Off", "Auto"]),
         nodes=st.sampled_from([1, 1, 2]),
     )
@@ -158,6 +158,17 @@ class DeploymentMachine(RuleBasedStateMachine):
             self.world.judgement = JUDGEMENTS["failed" if already == "given up" else "undecided"]
             self._edit({"drafter": {"revision": DRAFTERS[0]}})
             self._turns(6, start=already != "loading")
+        if already == "exits":
+            # The engines of the first candidate exit again and again.
+            self._edit({"drafter": {"revision": DRAFTERS[0]}})
+            for _ in range(6):
+                if self._pods("candidate"):
+                    break
+                self._turns(1, start=False)
+            self._strike("crash for good", "candidate")
+            self._clear_the_way()
+            self._give_up()
+            self._fix()
 
     # Users.
 
