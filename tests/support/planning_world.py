@@ -521,6 +521,9 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
+            pod.setdefault("unready_since", self.now)
+        else:
+            pod.pop("unready_since", None)
         if not pod["ready"] and pod["revision"] in self.raw:
             metadata = {
                 "name": name,
@@ -544,6 +547,7 @@ class World:
             phase="Running",
             ready=pod["ready"],
             ready_since=pod.setdefault("ready_since", self.now) if pod["ready"] else None,
+            unready_since=pod.get("unready_since"),
             terminating=pod["terminating"],
             restarts=max(pod.get("restarts", 0), self.restarts if pod["broken"] else 0),
             waiting_reason="CrashLoopBackOff" if pod["broken"] else None,
