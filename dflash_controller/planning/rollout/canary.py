@@ -255,10 +255,10 @@ def _before(case: CanaryCase) -> CandidateOutcome:
             requeue_after_s=REQUEUE_AFTER_S,
         )
     # Restarts count from the pod's creation: an engine that exits now may have served for weeks, and serve again.
-    found, left_s = _stable_trouble(case), STABLE_FAILING_S - unready_s(case.state, case.stable)
-    if found is not None and left_s > 0:
+    broken, left_s = _stable_trouble(case), STABLE_FAILING_S - unready_s(case.state, case.stable)
+    if broken is not None and left_s > 0:
         message = f"{case.stable.name} is given {STABLE_FAILING_S / 60:.0f} minutes to recover before {case.candidate.name} takes its place"
-        return case.rule(Phase.PREPARING, found.reason, f"{message}. {found.message}", tried=False, requeue_after_s=left_s)
+        return case.rule(Phase.PREPARING, broken.reason, f"{message}. {broken.message}", tried=False, requeue_after_s=left_s)
     return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=_first(case))
 
 
