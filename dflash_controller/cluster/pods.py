@@ -46,6 +46,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         else None,
         unschedulable_since=_since(scheduled, "False"),
         created_at=datetime.fromisoformat(created) if (created := metadata.get("creationTimestamp")) else None,
+        unready_since=_since(ready, "False"),
         scheduled_since=_since(scheduled, "True"),
         gated=gated,
         reason=status.get("reason"),

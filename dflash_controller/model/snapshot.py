@@ -50,6 +50,8 @@ class Pod:
     unschedulable_since: datetime | None
     """When the scheduler first found no node for it; None if it is scheduled or not yet processed."""
     created_at: datetime | None = None
+    unready_since: datetime | None = None
+    """Since when it has not been Ready; None while it is, or if the kubelet has not said."""
     scheduled_since: datetime | None = None
     """When it got its node."""
     gated: bool = False

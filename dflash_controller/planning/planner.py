@@ -51,7 +51,7 @@ from dflash_controller.planning.state.plan import REQUEUE_AFTER_S, Annotate, Cre
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.state.wanted import Waiting, Wanted, wanted_revision
 from dflash_controller.planning.status.build import status
-from dflash_controller.planning.status.conditions import stalled, unfinished
+from dflash_controller.planning.status.conditions import reconciling, stalled, unfinished
 from dflash_controller.planning.status.hub import hub_questions
 from dflash_controller.planning.status.notices import concurrency_reported
 from dflash_controller.planning.tuning import judged, tuned
@@ -133,12 +133,9 @@ def _suspended(state: ReconcileState, wanted: Revision | PendingRevision | None)
     elif wanted != state.stable:
         failed = rolled_back(wanted) and not state.pin
         state = replace(state, failed=wanted) if failed else replace(state, candidate=wanted)
-    if (blocker := state.blocker) is not None:
-        announced = _announced(state, ConditionType.STALLED, blocker.reason, blocker.message)
-        return Plan(announced, status=status(state), models=hub_questions(state))
-    message = "Nothing is written until spec.suspend is false; pods keep serving"
-    announced = _announced(state, ConditionType.RECONCILING, Reason.SUSPENDED, message)
-    return Plan(announced, status=status(state), models=hub_questions(state))
+    # What the condition shows is what is announced: another message would be announced with every reconcile.
+    shown = (ConditionType.STALLED, stalled(state)) if state.blocker is not None else (ConditionType.RECONCILING, reconciling(state))
+    return Plan(_announced(state, shown[0], *shown[1][1:]), status=status(state), models=hub_questions(state))
 
 
 def _carry_on(
@@ -368,11 +365,14 @@ def _describe(record: Revision) -> str:
 
 
 def _outage_ahead(state: ReconcileState) -> list[Event]:
-    """Returns an event ahead of an outage: the only serving replica stops, and nothing serves until the new one has loaded."""
-    left = unfinished(state)
-    if left is None or left[0] is not Reason.OUTAGE_AHEAD:
+    """Returns an event ahead of an outage: the only serving replica stops, and nothing serves until the new one has loaded.
+
+    RolloutHealthy shows it for a change of the tuner too, which Reconciling does not.
+    """
+    left, candidate = unfinished(state), state.candidate
+    if candidate is None or left is None or left[0] is not Reason.OUTAGE_AHEAD or state.pool(candidate.hash).wanted:
         return []
-    return [*_announced(state, ConditionType.RECONCILING, *left)]
+    return [*_announced(state, ConditionType.ROLLOUT_HEALTHY, *left)]
 
 
 def _announced(state: ReconcileState, type: ConditionType, reason: Reason, message: str) -> tuple[Event, ...]:

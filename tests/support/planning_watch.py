@@ -7,7 +7,6 @@ what an onlooker would: which revision is active, and what happened in the trial
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,14 @@ from dflash_controller.api.defaults import RolloutPolicy, effective_rollout
 from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
-from dflash_controller.planning.state.plan import Delete, Event, Step
+from dflash_controller.planning.state.plan import Annotate, Delete, Event, Step
 from tests.support.planning_world import WORKLOADS, World
 
 PHASES = {
     *("Preparing", "Canary", "Analyzing", "Progressing", "Completed", "Paused"),
     *("Held", "RollingBack", "RolledBack", "Superseded", "Suspended"),
 }
+ROLES = ("Candidate", "Stable")
 BY_HAND = {"PromotedByHand": "promote", "Pinned": "pin"}
 STATUS_BYTES = 32 * 1024
 STABLE_DOWN_S = 180
@@ -187,23 +187,34 @@ class Watch:
         """Nothing was objected to so far."""
         self.accidents = 0
         """How often something was taken away that tells the operator what it has done."""
-        self._promotions: Counter[tuple[str, object]] = Counter()
+        self._promoted_for: tuple[object, set[str]] = (None, set())
+        """What was promoted since something changed that a promotion can follow from."""
         self._wants: _Wants | None = None
+        self._settled_for: object = None
+        """The cause of the last change, if the status says that nothing is left to do for it."""
+        self._roles: set[str] = set()
+        """Revisions that the last plan puts in force or on trial, whether that was written or not."""
+        self._told: set[Event] = set()
+        """The events of the last reconcile, if its status was written. What it says is said."""
 
     def reconcile(self, stop_after: int | None = None) -> int:
         """One plan, whole or cut short. Returns the writes made."""
         world, before, asked = self.world, scene(self.world), self.world.asked
         self.content = False
-        plan = world.plan()
+        shown, plan = "status" in world.deployment, world.plan()
         steps = plan.steps[:stop_after]
         written = world.carry_out(plan, stop_after=stop_after)
         after = scene(world)
         self._follow(before, after, judged=world.asked > asked)
         self._budget(before, after)
+        self._roles = {
+            step.ref.name for step in plan.steps if isinstance(step, Annotate) and step.annotations.get(names.ANNOTATION_STATE) in ROLES
+        }
         self._revisions(before, after, whole=stop_after is None and not world.obstructed)
         self._deletions(before, steps)
         if self.suspended:
             assert all(isinstance(step, Event) for step in steps), "a write under suspend"
+        self._events(steps, shown=shown)
         if world.status_written:
             self._status(before)
         self.content = True
@@ -318,9 +329,11 @@ class Watch:
                 promoted.append(name)
             elif was is None:
                 self._made(now, before)
+        if self._promoted_for[0] != self.cause:
+            self._promoted_for = (self.cause, set())
         for name in promoted:
-            self._promotions[name, self.cause] += 1
-            assert self._promotions[name, self.cause] == 1, f"{name} is promoted twice, and nothing has changed in between"
+            assert name not in self._promoted_for[1], f"{name} is promoted twice, and nothing has changed in between"
+            self._promoted_for[1].add(name)
         if self.in_force is not None and self.in_force not in self.lost:
             expected = promoted[0] if promoted else self._left_by_abort(before, after) or self.in_force
             assert after.in_force == expected, f"{after.in_force} is active in place of {expected}"
@@ -375,7 +388,8 @@ class Watch:
                 assert self._pin(before) or self.tuned or now.origin == "Tuner" or not self.is_needed(now, before), now
             case "Failed", "Superseded":
                 assert self._pin(before) is None
-                assert not self.is_asked_for(now), f"{now} failed, the spec still asks for it, and that is forgotten"
+                forgotten = not self.is_asked_for(now) or self._asks_for_another_block(now, before)
+                assert forgotten, f"{now} failed, the spec still asks for it, and that is forgotten"
             case "Failed", "Candidate":
                 assert self._pin(before) == now.name or was.origin == "Tuner", f"{now} failed and is tried again"
             case "Stable", "Failed" | "Superseded" if self.annotation("abort") == now.name:
@@ -387,13 +401,19 @@ class Watch:
                 assert "abort" in course.asked or course.forgotten, "aborted by an annotation left over from an earlier trial"
                 assert any(before.existing.get(item.name, 0) for item in before.of_state("Stable") if item.name != now.name)
             case "Stable", "Retired":
-                assert now.name != self.in_force
+                # That in force may be retired with the write that puts another in its place, which is checked for every write.
                 assert not before.existing.get(now.name, 0)
             case "Superseded" | "Retired" | "Stable", "Candidate":
                 assert now.name != self.in_force
                 assert now.number == max(item.number for item in before.revisions.values()) + 1
             case _:
                 raise AssertionError(f"{was} became {now}")
+
+    def _asks_for_another_block(self, failed: Stored, before: Scene) -> bool:
+        """Whether its block size alone failed, and the spec asks for that no more."""
+        stable = before.revisions.get(self.in_force or "")
+        alone = stable is not None and canonical(stable.inputs) == canonical(failed.inputs)
+        return alone and self.world.deployment["spec"].get("blockSize") != failed.block
 
     def _reverted(self, was: Stored, now: Stored, before: Scene) -> None:
         """A revision that was being replaced is active again, without a trial."""
@@ -502,7 +522,7 @@ class Watch:
             has = before.wanted(item.name) or before.existing.get(item.name, 0)
             by_hand = item.name in (self.annotation("promote"), self.annotation("pin"))
             assert has or not paused or by_hand or not after.replicas.get(item.name, 0), f"{item} is tried although the rollout is paused"
-        kept = after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
+        kept = self._is_aborted(in_force) or after.wanted(in_force) >= min(before.wanted(in_force), self.replicas - place)
         assert kept, f"{in_force} is right, and shrinks from {before.wanted(in_force)} to {after.wanted(in_force)} of {self.replicas}"
         if not (paused or candidates or (self.invalid and self._pin(before) is None)):
             return
@@ -518,9 +538,14 @@ class Watch:
         grown = after.wanted(in_force) <= max(before.wanted(in_force), missing)
         assert grown, f"{in_force} grows to {after.wanted(in_force)} while it is to stay where it is"
 
+    def _is_aborted(self, name: str | None) -> bool:
+        """Whether a human has aborted the active revision. That is obeyed at once, although the write of it may be refused for long."""
+        return name is not None and self.annotation("abort") == name and "abort" in self.courses.get(name, Course()).asked
+
     def _goes_back(self, before: Scene, after: Scene) -> None:
         """What is being replaced and is asked for again is active at once, with the replicas that it has."""
-        if self.invalid or self.tuned:
+        if self.invalid or self.tuned or not all(self.world.is_served(kind) for kind, _ in self.world.children if kind in WORKLOADS):
+            # Where what runs is not known, the rollout waits.
             return
         pin = self._pin(before)
         aborted, running = self.annotation("abort"), [item for item in before.of_state("Stable") if before.existing.get(item.name, 0)]
@@ -541,7 +566,9 @@ class Watch:
                 continue
             stored = after.revisions.get(name)
             assert stored is not None, f"{name} grows and is not stored"
-            assert stored.state == "Candidate" or name == self.in_force, f"{stored} grows"
+            # An edit of replicas is carried out first. It goes to what the same plan puts in force, although that may be refused for long.
+            asked = name in self._roles and (self._pin(before) == name or self.is_needed(stored, before))
+            assert stored.state == "Candidate" or name == self.in_force or asked, f"{stored} grows"
             if stored.state == "Candidate" and self.in_force is not None:
                 assert count == 1, f"{stored} gets {count} replicas before it is promoted"
 
@@ -572,6 +599,13 @@ class Watch:
 
     # What is shown.
 
+    def _events(self, steps: Sequence[Step], *, shown: bool) -> None:
+        """Nothing is told twice in a row. ``shown`` is whether there was a status that tells what has been said."""
+        told = {step for step in steps if isinstance(step, Event)}
+        again = told & self._told if shown else set()
+        assert not again, f"told again: {again}"
+        self._told = told if self.world.status_written and not self.world.obstructed else set()
+
     def _status(self, before: Scene) -> None:
         """``before`` shows the pods the status speaks of."""
         status = self.world.deployment["status"]
@@ -581,14 +615,26 @@ class Watch:
         assert all(len(item["message"]) <= 256 for item in rollout.get("analysis") or ())
         assert len(json.dumps(status)) <= STATUS_BYTES
         assert status["observedGeneration"] == self.world.deployment["metadata"]["generation"]
-        if not self.lost:
+        if not self.lost and not (self.world.obstructed and self._is_aborted(self.in_force)):
             assert status.get("stableRevision") == self.in_force
         existing, serving = sum(before.existing.values()), sum(before.serving.values())
         shown = (status.get("replicas"), status.get("serving"))
         if "LeaderWorkerSet" in self.world.kinds or not self.world.of_kind("LeaderWorkerSet"):
             assert shown == (existing, f"{serving}/{self.replicas}"), f"{existing} exist, {serving} serve, and the status says {shown}"
+        strangers = [item for item in status.get("notices") or () if item["reason"] == "ForeignObject"]
+        assert not strangers or self.world.strangers, f"nobody made them: {strangers}"
         if self.world.condition("Ready") == "True":
             self._ready(before)
+        self._reconciling(before)
+
+    def _reconciling(self, before: Scene) -> None:
+        """Replicas that load again by themselves are no change of the user, who was told that nothing is left to do."""
+        now = scene(self.world)
+        if self.world.condition("Reconciling") == "True" and self._settled_for == self.cause:
+            others = [name for name, count in before.existing.items() if count and name != self.in_force]
+            moves = others or now.of_state("Candidate") or before.existing.get(self.in_force or "", 0) > self.replicas
+            assert moves or now.wanted(self.in_force or "") != self.replicas, "nothing changes, and Reconciling is True"
+        self._settled_for = self.cause if self.world.reason("Reconciling") == "Settled" else None
 
     def _ready(self, before: Scene) -> None:
         """What runs is what the spec asks for."""

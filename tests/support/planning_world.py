@@ -369,16 +369,18 @@ class World:
         template = workload["spec"]["leaderWorkerTemplate"]
         self._store_set_revision(workload, name)
         mine = {pod_name: pod for pod_name, pod in self.pods.items() if pod["workload"] == name}
-        for index in range(replicas):
-            group, leader = [pod_name for pod_name, pod in mine.items() if pod["group"] == str(index)], f"{name}-{index}"
-            if not group:
+        for index in range(replicas if revision_of(workload) not in self.refused else 0):
+            leader = f"{name}-{index}"
+            if not any(pod["group"] == str(index) for pod in mine.values()):
                 self._start_pod(leader, workload, template["leaderTemplate"]["metadata"]["labels"], group=str(index))
-            elif leader in mine and not mine[leader]["terminating"]:
-                self._store_set_revision(workload, leader)
-                for worker in range(1, template["size"]):
-                    if f"{leader}-{worker}" not in mine:
-                        labels = template["workerTemplate"]["metadata"]["labels"]
-                        self._start_pod(f"{leader}-{worker}", workload, labels, group=str(index), worker=worker)
+            elif leader not in mine or mine[leader]["terminating"]:
+                continue
+            # The workers are created as soon as their leader exists.
+            self._store_set_revision(workload, leader)
+            for worker in range(1, template["size"]):
+                if f"{leader}-{worker}" not in mine:
+                    labels = template["workerTemplate"]["metadata"]["labels"]
+                    self._start_pod(f"{leader}-{worker}", workload, labels, group=str(index), worker=worker)
         for pod in mine.values():
             outlived = pod["worker"] and f"{name}-{pod['group']}" not in mine
             if outlived or (int(pod["group"]) >= replicas and not pod["worker"]):
@@ -523,6 +525,9 @@ class World:
     def _pod(self, name: str, pod: dict[str, Any]) -> Pod:
         if not pod["ready"]:
             pod.pop("ready_since", None)
+            pod.setdefault("unready_since", self.now)
+        else:
+            pod.pop("unready_since", None)
         if not pod["ready"] and pod["revision"] in self.raw:
             metadata = {
                 "name": name,
@@ -546,6 +551,7 @@ class World:
             phase="Running",
             ready=pod["ready"],
             ready_since=pod.setdefault("ready_since", self.now) if pod["ready"] else None,
+            unready_since=pod.get("unready_since"),
             terminating=pod["terminating"],
             restarts=max(pod.get("restarts", 0), self.restarts if pod["broken"] else 0),
             waiting_reason="CrashLoopBackOff" if pod["broken"] else None,

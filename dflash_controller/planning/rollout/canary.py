@@ -28,17 +28,19 @@ from dflash_controller.planning.rollout.probe import paired_runs, probe_needed, 
 from dflash_controller.planning.rollout.surge import SURGE_TIMEOUT_S, unschedulable_s
 from dflash_controller.planning.rollout.transitions import reverts_failure
 from dflash_controller.planning.rollout.trial_clocks import (
+    STABLE_FAILING_S,
     begun,
     cannot_start_left_s,
     loading_left_s,
     served,
     stable_down_left_s,
     ticked,
+    unready_s,
 )
-from dflash_controller.planning.state.engine_exits import exits, pods_of
+from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, exits, pods_of
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_trouble_cases import Kind
-from dflash_controller.planning.state.pod_troubles import TERMINAL_RESTARTS, Trouble, pod_failure
+from dflash_controller.planning.state.pod_troubles import Trouble, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.tuner.predicted_gain import predict
 from dflash_controller.tuner.priors import prior_of
@@ -252,6 +254,11 @@ def _before(case: CanaryCase) -> CandidateOutcome:
             jobs=waiting.jobs,
             requeue_after_s=REQUEUE_AFTER_S,
         )
+    # Restarts count from the pod's creation: an engine that exits now may have served for weeks, and serve again.
+    broken, left_s = _stable_trouble(case), STABLE_FAILING_S - unready_s(case.state, case.stable)
+    if broken is not None and left_s > 0:
+        message = f"{case.stable.name} is given {STABLE_FAILING_S / 60:.0f} minutes to recover before {case.candidate.name} takes its place"
+        return case.rule(Phase.PREPARING, broken.reason, f"{message}. {broken.message}", tried=False, requeue_after_s=left_s)
     return case.rule(Phase.CANARY, Reason.STARTING, f"{case.candidate.name} gets one replica", trial=_first(case))
 
 
@@ -262,9 +269,14 @@ def _first(case: CanaryCase) -> Trial:
         return trial
     if not stable.wanted:
         return replace(trial, stable_down_since=case.trial.stable_down_since)
-    found = pod_failure(case.state, case.stable.hash)
-    broken = found is not None and found.terminal
-    return replace(trial, stable_down_since=case.now.replace(microsecond=0)) if broken else trial
+    return replace(trial, stable_down_since=case.now.replace(microsecond=0)) if _stable_trouble(case) else trial
+
+
+def _stable_trouble(case: CanaryCase) -> Trouble | None:
+    """Returns why a stable revision that stops for the candidate fails for good; None if it serves, loads or may recover."""
+    stable = case.state.pool(case.stable.hash)
+    found = pod_failure(case.state, case.stable.hash) if stable.wanted and not stable.serving and not case.concurrent else None
+    return found if found is not None and found.terminal else None
 
 
 def _on_trial(case: CanaryCase) -> CandidateOutcome:

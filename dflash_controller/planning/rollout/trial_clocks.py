@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from math import inf
 
 from dflash_controller.api import names
 from dflash_controller.planning.revisions.revision import Revision
@@ -89,6 +90,12 @@ def stable_down_left_s(state: ReconcileState, stable: Revision, trial: Trial) ->
     workers_fail = any(failing(pod) for pod in pods_of(state, stable) if pod.role == names.ROLE_WORKER and not pod.terminating)
     fails = bool(pods) and all(failing(pod) or workers_fail for pod in pods)
     return _left_s(state, trial.stable_down_since, STABLE_FAILING_S if fails else progress_deadline_s(stable.resolved))
+
+
+def unready_s(state: ReconcileState, record: Revision) -> float:
+    """Returns the seconds for which none of the revision's pods has been Ready, as the kubelets tell; infinite if they do not."""
+    since = [pod.unready_since for pod in state.pods(record.hash) if pod.unready_since is not None]
+    return (state.context.now - max(since)).total_seconds() if since else inf
 
 
 def _stable_is_down(state: ReconcileState) -> bool:

@@ -15,8 +15,12 @@ from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.trial_state import Trial
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
+TERMINAL_RESTARTS = 5
+"""Container restarts after which waiting does not help: about five minutes for an engine that exits at once, with kubelet's back-off."""
 SEEN_KEPT = 16
 """UIDs kept of a revision's pods, the newest."""
+GROUPS_COUNTED = 16
+"""Groups whose starts are kept apart from each other's. Of more groups, so many starts are enough: an annotation has limits."""
 _ENDED = ("Failed", "Succeeded")
 
 
@@ -24,6 +28,11 @@ def pods_of(state: ReconcileState, revision: Revision) -> list[Pod]:
     """Returns the pods of a revision, leaders and workers, with those that are terminating."""
     served_by = (names.ROLE_ENGINE, names.ROLE_WORKER)
     return [pod for pod in state.snapshot.pods if pod.revision == revision.hash and pod.role in served_by]
+
+
+def crash_loop_after(groups: int) -> int:
+    """Returns the exits after which so many groups, none of which serves, crash in a loop."""
+    return TERMINAL_RESTARTS * min(groups, GROUPS_COUNTED)
 
 
 def exits(trial: Trial, pods: Sequence[Pod]) -> int:
@@ -44,8 +53,10 @@ def rebased(trial: Trial, pods: Sequence[Pod]) -> Trial:
     return replace(trial, seen=leaders, failed=(), last_exit="", restarts=sum(pod.restarts for pod in alive))
 
 
-def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
+def followed(trial: Trial, pods: Sequence[Pod], *, groups: int = 1) -> Trial:
     """Returns the trial with new pods in ``seen``, and without those that were evicted, drained or deleted although they had not failed.
+
+    Of each group, the pods of as many starts are kept as make a crash loop, and the one that runs.
 
     A LeaderWorkerSet deletes the leader after a pod of its group has exited, and that pod soon after. So an exit is remembered when it is
     seen.
@@ -59,7 +70,8 @@ def followed(trial: Trial, pods: Sequence[Pod]) -> Trial:
     if unharmed:
         trial = replace(trial, seen=tuple(uid for uid in trial.seen if uid not in unharmed), restarts=0)
     new = tuple(pod.uid for pod in leaders if pod.uid not in known | ended and pod.node is not None)
-    return replace(trial, seen=(*trial.seen, *new)[-SEEN_KEPT:], failed=failed)
+    kept = max(SEEN_KEPT, crash_loop_after(groups) + groups)
+    return replace(trial, seen=(*trial.seen, *new)[-kept:], failed=failed)
 
 
 def _restarts(leader: Pod, pods: Sequence[Pod]) -> int:

@@ -12,12 +12,10 @@ from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
-from dflash_controller.planning.state.engine_exits import exits, pods_of
+from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, crash_loop_after, exits, pods_of
 from dflash_controller.planning.state.pod_trouble_cases import Case, Kind
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
-TERMINAL_RESTARTS = 5
-"""Container restarts after which waiting does not help: about five minutes for an engine that exits at once, with kubelet's back-off."""
 CANNOT_START_S = 180.0
 """Seconds that a container could not be created or started, after which waiting does not help."""
 SET_UP_S = 120.0
@@ -209,7 +207,7 @@ def _crash_loop(state: ReconcileState, revision: str | None) -> Trouble | None:
         return None
     pool, workload = state.pool(active.hash), next((item for item in state.snapshot.workloads if revision_of(item) == active.hash), None)
     lacking = pool.wanted - pool.serving
-    if workload is None or lacking <= 0 or exits(active.trial, pods_of(state, active)) < TERMINAL_RESTARTS * lacking:
+    if workload is None or lacking <= 0 or exits(active.trial, pods_of(state, active)) < crash_loop_after(lacking):
         return None
     return _trouble(cases.GROUPS_EXIT, "the last words are in the log of the pod that has just ended", workload, terminal=True)
 

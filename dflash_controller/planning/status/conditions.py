@@ -145,16 +145,19 @@ def _trial(state: ReconcileState, stable: Revision, candidate: Revision) -> tupl
 
 
 def outage_ahead(state: ReconcileState) -> bool:
-    """Returns whether the only replica has to stop for the candidate and has not stopped yet."""
-    stable, candidate, budget = state.stable, state.candidate, state.budget
+    """Returns whether the only replica has to stop for the candidate and has not stopped yet.
+
+    A candidate that waits for something gets no replica, so nothing stops for it. The plan that begins a trial gives it none either, and
+    tells of the outage before the next plan causes it.
+    """
+    stable, candidate, budget, outcome = state.stable, state.candidate, state.budget, state.outcome
     if stable is None or candidate is None or budget.replicas != 1 or budget.max_surge:
         return False
-    waits = state.outcome is not None and (state.outcome.stalls or state.outcome.reason in _NOT_YET)
-    return state.pool(stable.hash).serving > 0 and not state.pool(candidate.hash).serving and not waits
-
-
-_NOT_YET = frozenset({Reason.PAUSED, Reason.OUTSIDE_WINDOW, Reason.PREFETCHING, Reason.TAKING_REFERENCE, Reason.SCALED_TO_ONE})
-"""Reasons to wait before any replica is stopped."""
+    if not state.pool(stable.hash).serving or state.pool(candidate.hash).serving:
+        return False
+    if outcome is None:
+        return state.held is None or state.pool(candidate.hash).wanted > 0
+    return not outcome.stalls and (outcome.tried or outcome.reason is Reason.ROLLOUT_IN_PROGRESS)
 
 
 def _paused(state: ReconcileState) -> bool:
@@ -191,7 +194,7 @@ def reconciling(state: ReconcileState) -> Verdict:
     if blocker := state.obstacles.get(Part.SERVING, state.held):
         return (False, blocker.reason, "Waits for your action; see Stalled")
     if state.spec is not None and defaults.suspended(state.spec):
-        return (False, Reason.SUSPENDED, "spec.suspend is true: nothing is written")
+        return (False, Reason.SUSPENDED, "Nothing is written until spec.suspend is false; pods keep serving")
     if left := asked_by_user(state):
         return (True, *left)
     if state.failed is not None:

@@ -100,9 +100,10 @@ def test_an_unschedulable_pod_and_an_evicted_one() -> None:
     )
 
 
-def test_a_pod_that_is_not_ready_has_been_so_since_no_time() -> None:
+def test_since_when_a_pod_has_not_been_ready() -> None:
     conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T03:04:05Z"}]
-    assert project(raw({"conditions": conditions})).ready_since is None
+    pod = project(raw({"conditions": conditions}))
+    assert (pod.ready_since, pod.unready_since) == (None, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
 
 
 def test_a_pod_without_status_or_labels() -> None:

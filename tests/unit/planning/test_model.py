@@ -60,6 +60,8 @@ ROUND_S = 25.0
 STUCK_ROUNDS = 15
 """Minutes after which a candidate that cannot start has been given up."""
 OBSTACLE_ROUNDS = 12
+WAITS_FOR_A_SECOND = ("DowntimeNotAllowed", "ScaledToOne")
+"""A second replica lets the trial go on."""
 WAITS_FOR_A_HUMAN = ("AnalysisFailed", "EngineFailing", "ImageUnavailable", "ScaledToOne", "ScaledToZero")
 TAKEN = [{"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "x", "controller": True}]
 
@@ -121,7 +123,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         replicas=REPLICAS,
         budget=st.sampled_from(BUDGETS),
         policy=policies,
-        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing"]),
+        already=st.sampled_from(["new", "runs", "loading", "on trial", "given up", "progressing", "exits"]),
         mode=st.sampled_from(["Off", "Off", "Auto"]),
         nodes=st.sampled_from([1, 1, 2]),
     )
@@ -156,6 +158,17 @@ class DeploymentMachine(RuleBasedStateMachine):
             self.world.judgement = JUDGEMENTS["failed" if already == "given up" else "undecided"]
             self._edit({"drafter": {"revision": DRAFTERS[0]}})
             self._turns(6, start=already != "loading")
+        if already == "exits":
+            # The engines of the first candidate exit again and again.
+            self._edit({"drafter": {"revision": DRAFTERS[0]}})
+            for _ in range(6):
+                if self._pods("candidate"):
+                    break
+                self._turns(1, start=False)
+            self._strike("crash for good", "candidate")
+            self._clear_the_way()
+            self._give_up()
+            self._fix()
 
     # Users.
 
@@ -359,6 +372,19 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._strike(*accident)
         self._turns(turns, start=start)
 
+    @rule(
+        then=st.sampled_from(
+            [("flicker all", "stable"), ("delete", "stable"), ("recreate", "stable"), ("worker", "stable"), ("crash for good", "stable")]
+        ),
+        turns=st.integers(1, 3),
+    )
+    def at_rest(self, then: tuple[str, str], turns: int) -> None:
+        """Something happens when nothing has been left to do for a while."""
+        self._turns(6)
+        self._note(f"at rest: {then[0]}")
+        self._strike(*then)
+        self._turns(turns, start=False)
+
     def _strike(self, what: str, which: Any) -> None:
         world, candidates = self.world, [item.name for item in scene(self.world).of_state("Candidate")]
         match what:
@@ -500,7 +526,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             if what == "record":
                 # Its workload is what it can be made again from, as far as that has been written.
                 workload = next((item for kind in WORKLOADS for item in self.world.of_kind(kind) if item["metadata"]["name"] == name), None)
-                if workload is not None and _state(workload) == _state(record):
+                if workload is not None and _carries(workload, record):
                     del self.world.children["ControllerRevision", name]
                     self.watch.lost.add(name)
             else:
@@ -519,6 +545,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         world, watch = self.world, self.watch
         self._clear_the_way()
         self._give_up()
+        self._name_the_loop()
         world.judgement, world.answering, world.probe_error = PASSED, True, None
         self._heal()
         self._settle()
@@ -526,7 +553,9 @@ class DeploymentMachine(RuleBasedStateMachine):
             # Everything else was done. Now the rest can be, too.
             now, reason = scene(world), (world.deployment["status"].get("rollout") or {}).get("reason")
             assert sum(now.serving.values()) >= watch.replicas
-            assert reason in WAITS_FOR_A_HUMAN or not now.of_state("Candidate"), f"what is beside the rollout stops it: {reason}"
+            assert reason in (*WAITS_FOR_A_HUMAN, *WAITS_FOR_A_SECOND) or not now.of_state("Candidate"), (
+                f"what is beside the rollout stops it: {reason}"
+            )
             world.refuses.clear()
             for item, owners in self.taken:
                 item["metadata"]["ownerReferences"] = owners
@@ -557,8 +586,7 @@ class DeploymentMachine(RuleBasedStateMachine):
             # All replicas were scaled away in the middle of a trial: it goes on when there are some.
             self._edit({"replicas": 1})
             self._settle()
-        if world.deployment["status"]["rollout"]["reason"] == "ScaledToOne":
-            # The trial waits for a second replica.
+        if world.deployment["status"]["rollout"]["reason"] in WAITS_FOR_A_SECOND:
             self._edit({"replicas": 2})
             self._settle()
         if world.deployment["status"]["rollout"]["phase"] == "Held":
@@ -574,7 +602,7 @@ class DeploymentMachine(RuleBasedStateMachine):
     def _give_up(self) -> None:
         """There is room, and what keeps a candidate from starting stays: it is given up, or waits for a human."""
         world, stuck = self.world, Counter[str]()
-        for _ in range(3 * STUCK_ROUNDS):
+        for turn in range(3 * STUCK_ROUNDS):
             names_ = [item.name for item in scene(world).of_state("Candidate") if self._is_stuck(item.name)]
             if not names_:
                 return
@@ -582,7 +610,27 @@ class DeploymentMachine(RuleBasedStateMachine):
             # The first revision of all has nothing to give way to.
             told = world.condition("Stalled") == "True"
             assert told or stuck[names_[0]] < STUCK_ROUNDS, f"{names_[0]} cannot start, and is not given up"
-            self._turns(1, seconds=60.0)
+            # A group that exits is given up by its starts, long before the start-up budget is over.
+            self._turns(1, seconds=20.0 if self._loops(names_[0]) else 60.0)
+            if not turn % 5:
+                # The kubelet starts an engine that exits again, in the end every five minutes.
+                for pod in self.world.pods.values():
+                    pod["restarts"] += pod["broken"] and pod["node"] is not None
+
+    def _name_the_loop(self) -> None:
+        """Groups of the active revision that exit again and again are told, although no container restarts and no deadline passes."""
+        world, now = self.world, scene(self.world)
+        if now.of_state("Candidate") or not self.watch.replicas or not now.in_force or not self._loops(now.in_force):
+            return
+        for _ in range(STUCK_ROUNDS):
+            self._turns(1, seconds=20.0)
+            then = scene(world)
+            if world.condition("Stalled") == "True" or then.of_state("Candidate") or then.in_force != now.in_force:
+                return
+        raise AssertionError(f"groups of {now.in_force} exit again and again, and nobody is told")
+
+    def _loops(self, name: str) -> bool:
+        return name.removeprefix("chat-") in self.world.crashing
 
     def _is_stuck(self, name: str) -> bool:
         world, course = self.world, self.watch.courses.get(name)
@@ -724,8 +772,11 @@ class DeploymentMachine(RuleBasedStateMachine):
         self._fix()
 
 
-def _state(item: Mapping[str, Any]) -> str:
-    return str(item["metadata"]["annotations"][names.ANNOTATION_STATE])
+def _carries(workload: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether the workload has the record's state and number. While writes to it are refused it may have those of before."""
+    carried, stored = workload["metadata"]["annotations"], record["metadata"]["annotations"]
+    same_state = carried[names.ANNOTATION_STATE] == stored[names.ANNOTATION_STATE]
+    return bool(same_state and carried[names.ANNOTATION_NUMBER] == str(record["revision"]))
 
 
 PARTS = 2

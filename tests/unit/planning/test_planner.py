@@ -262,6 +262,18 @@ def test_suspend_stops_every_write_but_the_status() -> None:
     assert ("Service", "chat") in world.children
 
 
+@pytest.mark.parametrize("more", [{}, {"blockSize": 32}], ids=["alone", "with an invalid spec"])
+def test_suspend_is_announced_once(more: dict[str, Any]) -> None:
+    world = settled()
+    world.edit(lambda spec: spec.update(suspend=True, **more))
+    announced = []
+    for _ in range(3):
+        announced.append([step.reason for step in world.plan().steps])
+        world.reconcile()
+        world.advance(3600)
+    assert announced == [["InvalidSpec" if more else "Suspended"], [], []]
+
+
 @pytest.mark.parametrize(
     ("broken", "reason", "words"),
     [

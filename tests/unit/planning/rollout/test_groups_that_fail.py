@@ -31,6 +31,8 @@ class GroupWorld(World):
         self.stuck: frozenset[str] = frozenset()
         """Revisions whose new pods do not become Ready."""
         self.refuses_workers = False
+        self.no_node_for_workers = False
+        """New workers find no node."""
 
     def controllers(self, *, start: bool = True) -> bool:
         moved = super().controllers(start=False)
@@ -55,6 +57,7 @@ class GroupWorld(World):
                 moved = True
                 self._start_pod(pod_name, workload, form["metadata"]["labels"], group=group, worker=worker)
                 self.pods[pod_name]["uid"] = f"uid-of-pod-{next(self.uids)}"
+                self.pods[pod_name]["facts"] = NO_NODE if worker and self.no_node_for_workers else {}
         for pod_name, pod in self.pods.items():
             if pod_name.startswith(f"{name}-") and pod_name not in wanted and not pod["terminating"]:
                 pod["terminating"], moved = True, True
@@ -283,3 +286,65 @@ def test_a_group_of_an_active_revision_that_is_drained_again_and_again_is_not_ca
         world.advance(60)
         world.reconcile()
         assert world.condition("Stalled") == "False"
+
+
+def stalled(world: World) -> dict[str, str]:
+    found = next(item for item in world.deployment["status"]["conditions"] if item["type"] == "Stalled")
+    return {key: found[key] for key in ("status", "reason", "lastTransitionTime")}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["stable", "first revision"])
+@pytest.mark.parametrize("refused", [True, False], ids=["refused", "no node"])
+def test_exits_of_a_leader_whose_workers_have_no_room_are_no_crash_loop(refused: bool, first: bool) -> None:
+    """It waits for them, exits in the end, and its group is made anew. With room, exits count from the first."""
+    world = GroupWorld(TWO_NODES | {"replicas": 2})
+    if first:
+        world.reconcile()
+    else:
+        world.settle()
+    world.stuck, world.refuses_workers, world.no_node_for_workers = frozenset({revision(world)}), refused, not refused
+    world.recreate()
+    waited, begun = 0, stalled(world)["lastTransitionTime"]
+    for _ in range(16):
+        world.controllers(start=False)
+        world.advance(61)
+        world.reconcile()
+        waited += len(world.group()) == (1 if refused else 2)
+        if world.group():
+            world.crash(0)
+    never = {"status": "False", "reason": "NotStalled", "lastTransitionTime": begun}
+    assert stalled(world) == never, "it was stalled in between"
+    assert waited >= 8
+    world.refuses_workers = world.no_node_for_workers = False
+    for pod in world.pods.values():
+        pod["facts"] = {}
+    for _ in range(30):
+        world.controllers(start=False)
+        world.advance(60)
+        world.reconcile()
+        if len(world.group()) == 2:
+            world.crash(1)
+        world.reconcile()
+    assert world.reason("Stalled") == "EngineFailing"
+
+
+@pytest.mark.parametrize("count", [1, 4, 6, 40])
+def test_groups_of_an_active_revision_that_all_crash_in_a_loop_are_named_whatever_their_number(count: int) -> None:
+    world = World(TWO_NODES | {"replicas": count})
+    world.kinds = frozenset({"LeaderWorkerSet"})
+    world.settle()
+    world.crashing.add(revision(world))
+    named = []
+    for _ in range(6):
+        for _ in range(2):
+            world.advance(20)
+            world.controllers()
+            world.reconcile()
+        named.append(world.reason("Stalled"))
+    assert named[0] == "NotStalled"
+    assert named[-1] == "EngineFailing"
+    (record,) = world.of_kind("ControllerRevision")[:1]
+    assert sum(map(len, record["metadata"]["annotations"].values())) < 64 * 1024
+    world.crashing.clear()
+    world.settle()
+    assert world.reason("Stalled") == "NotStalled"

@@ -8,11 +8,11 @@ from dflash_controller.planning.revisions.revision import read
 from dflash_controller.render.startup import progress_deadline_s
 from tests.support.planning_world import UNDECIDED, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
-from tests.unit.planning.test_rollouts import phase
+from tests.unit.planning.test_rollouts import phase, replicas
 
 
-def on_trial(replicas: int = 2, **rollout: int) -> World:
-    world = settled(replicas=replicas, rollout=rollout, tuning={"mode": "Off"})
+def on_trial(count: int = 2, **rollout: int) -> World:
+    world = settled(replicas=count, rollout=rollout, tuning={"mode": "Off"})
     world.judgement = UNDECIDED
     world.edit(set_drafter(COMMIT))
     world.settle()
@@ -93,7 +93,7 @@ def test_a_stable_revision_that_merely_loads_gets_its_start_up_budget() -> None:
 
 
 def test_a_stable_revision_that_stopped_for_the_candidate_is_not_called_down() -> None:
-    world = on_trial(replicas=1)
+    world = on_trial(1)
     for _ in range(10):
         world.advance(600)
         world.settle()
@@ -102,12 +102,45 @@ def test_a_stable_revision_that_stopped_for_the_candidate_is_not_called_down() -
 
 @pytest.mark.parametrize(("exits", "promoted"), [(5, True), (1, False)])
 def test_a_single_replica_that_was_broken_for_good_lets_the_candidate_pass(exits: int, promoted: bool) -> None:
-    world = settled(replicas=1, tuning={"mode": "Off"})
-    world.judgement, before = UNDECIDED, stable(world)
-    world.troubles[before] = {"restarts": exits, "exit_code": 1, "container": "engine", "waiting_reason": "CrashLoopBackOff"}
-    for pod in world.pods.values():
-        pod["ready"] = False
-    world.reconcile()
+    world = broken(exits)
+    before = stable(world)
+    world.advance(180)
     world.edit(set_drafter(COMMIT))
     world.settle()
     assert (stable(world) != before, phase(world)) == ((True, "Completed") if promoted else (False, "Analyzing"))
+
+
+def broken(exits: int) -> World:
+    """The engine of a single replica has just exited, and so many times since its pod was made."""
+    world = settled(replicas=1, tuning={"mode": "Off"})
+    world.judgement = UNDECIDED
+    world.troubles[stable(world)] = {"restarts": exits, "exit_code": 1, "container": "engine", "waiting_reason": "CrashLoopBackOff"}
+    for pod in world.pods.values():
+        pod["ready"] = False
+    world.reconcile()
+    return world
+
+
+def test_a_single_replica_that_exits_again_after_weeks_gets_three_minutes_to_recover() -> None:
+    world = broken(exits=6)
+    before = stable(world)
+    world.edit(set_drafter(COMMIT))
+    world.advance(179)
+    world.settle()
+    assert (phase(world), sorted(replicas(world).values())) == ("Preparing", [1])
+    assert "given 3 minutes to recover" in world.deployment["status"]["rollout"]["message"]
+    world.troubles.clear()
+    world.settle()
+    assert (phase(world), stable(world)) == ("Analyzing", before), "it served again, so the candidate is compared with its answers"
+
+
+def test_a_single_replica_that_does_not_recover_in_three_minutes_is_replaced() -> None:
+    world = broken(exits=6)
+    before = stable(world)
+    world.edit(set_drafter(COMMIT))
+    world.advance(179)
+    world.settle()
+    assert (phase(world), stable(world)) == ("Preparing", before)
+    world.advance(1)
+    world.settle()
+    assert (phase(world), stable(world) != before) == ("Completed", True)
