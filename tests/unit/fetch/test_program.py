@@ -240,14 +240,6 @@ def test_a_path_that_leads_out_of_the_directory_is_refused(hub: HubServer, into:
     assert "../../escaped" in message["message"]
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_storage_that_cannot_be_written_says_for_whom(hub: HubServer, into: Path) -> None:
-    into.chmod(0o500)
-    code, message, _ = run(into, WANTED[0], endpoint=hub.endpoint)
-    assert (code, message["reason"]) == (19, "StorageNotWritable")
-    assert f"user {os.getuid()}" in message["message"]
-
-
 def test_two_at_once_download_once(hub: HubServer, into: Path) -> None:
     hub.rate = 4_000_000
     both = [start(into, WANTED[0], endpoint=hub.endpoint) for _ in range(2)]
