@@ -47,7 +47,7 @@ def found(directory: Path) -> dict[str, bytes]:
 
 
 def leftovers(into: Path) -> list[str]:
-    return sorted(path.name for path in (into / "models").glob("*/.*") if not path.name.endswith((".lock", ".users")))
+    return sorted(path.name for path in (into / "models").glob("*/.*") if ".lock" not in path.name and not path.name.endswith(".users"))
 
 
 def wait_until(hub: HubServer, condition: Callable[[], bool]) -> None:
