@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
+from dflash_controller.model.fetch_report import FetchReason, parse
 from dflash_controller.model.snapshot import Pod
 from dflash_controller.render import prefetch
 
@@ -52,6 +53,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         container=worst.container,
         exit_code=worst.exit_code,
         exit_reason=worst.exit_reason,
+        fetch=worst.fetch,
         foreign=foreign,
         mounts=_mounts(pod) if _not_set_up(status, conditions) else None,
         workload=workload,
@@ -63,7 +65,9 @@ def project(pod: Mapping[str, Any]) -> Pod:
 
 _GROUPS = "leaderworkerset.sigs.k8s.io"
 _SERVED = (names.ROLE_ENGINE, names.ROLE_WORKER)
-_RENDERED = frozenset({names.ENGINE_CONTAINER, prefetch.CONTAINER})
+_FETCHING = frozenset({names.FETCH_CONTAINER, prefetch.CONTAINER})
+"""Containers whose termination message may be a report of dflash-fetch."""
+_RENDERED = frozenset({names.ENGINE_CONTAINER, *_FETCHING})
 """Every container that the operator renders. A webhook may add others, and their exits say nothing about an engine."""
 
 
@@ -105,6 +109,7 @@ class _Worst:
     message: str | None = None
     exit_code: int | None = None
     exit_reason: str | None = None
+    fetch: FetchReason | None = None
 
 
 _HARMLESS = (None, "ContainerCreating", "PodInitializing")
@@ -140,8 +145,9 @@ def _worst(containers: Sequence[Mapping[str, Any]]) -> _Worst:
         container, ended = max(ends, key=lambda item: item[1].get("finishedAt") or "")
         state = (container.get("state") or {}).get("waiting") or {}
         code, reason = ended["exitCode"], ended.get("reason")
-        text = ended.get("message") or f"{reason or 'Error'}, exit code {code}"
-        return _Worst(container["name"], state.get("reason"), _words(container, text), code, reason)
+        report = parse(ended.get("message")) if container["name"] in _FETCHING else None
+        text = report.message if report else ended.get("message") or f"{reason or 'Error'}, exit code {code}"
+        return _Worst(container["name"], state.get("reason"), _words(container, text), code, reason, report.reason if report else None)
     if not waiting:
         return _Worst()
     container, state = waiting[0]

@@ -38,6 +38,8 @@ class Settings:
     user: str | None = None
     keep: tuple[Wanted, ...] | None = None
     """None: nothing is deleted."""
+    unused_s: float = 86400.0
+    """Time since the last recorded use after which a model may be deleted."""
     parallel: int = 4
     retry_s: float = 600.0
     lease_s: float = 60.0
@@ -60,7 +62,7 @@ class Fetch:
             fetched = self._fetch_all([Place(settings.into, wanted) for wanted in dict.fromkeys(settings.models)])
             if settings.user and settings.keep is not None:
                 kept = {*settings.keep, *settings.models}
-                prune(settings.into, settings.user, kept, lambda place: self._lock(place, wait=False), self._log)
+                prune(settings.into, settings.user, kept, settings.unused_s, lambda place: self._lock(place, wait=False), self._log)
         return fetched
 
     def _fetch_all(self, places: Sequence[Place]) -> str:

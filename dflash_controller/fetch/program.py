@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--deployment", metavar="NAMESPACE/NAME", help="who uses the models: recorded beside them")
     made.add_argument("--prune", action="store_true", help="delete models that --deployment used and nobody uses any more")
     made.add_argument("--keep", action="append", default=[], metavar="OWNER/NAME@COMMIT", help="with --prune: models still in use")
+    made.add_argument("--unused-hours", type=float, default=24, metavar="H", help="with --prune: time since the last use (default: 24)")
     made.add_argument("--parallel", type=int, default=4, metavar="N", help="files fetched at once (default: %(default)s)")
     made.add_argument("--retry-seconds", type=float, default=600, metavar="S", help="time without a byte after which it gives up")
     made.add_argument(
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Patterns(tuple(given.allow), None if given.ignore is None else tuple(given.ignore)),
             given.deployment,
             tuple(map(parse_wanted, given.keep)) if given.prune else None,
+            given.unused_hours * 3600,
             given.parallel,
             given.retry_seconds,
             given.lease_seconds,

@@ -6,7 +6,9 @@ model. A model without our manifest (put there by a human), without any record, 
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -21,12 +23,18 @@ def record(place: Place, user: str) -> None:
     (place.users / _file_name(user)).touch()
 
 
-def prune(into: Path, user: str, keep: Collection[Wanted], lock: Callable[[Place], Lock], log: Callable[[str], None]) -> list[Wanted]:
-    """Takes the user's name off all models but ``keep``, and deletes those that have no other user. Returns what was deleted."""
+def prune(
+    into: Path, user: str, keep: Collection[Wanted], unused_s: float, lock: Callable[[Place], Lock], log: Callable[[str], None]
+) -> list[Wanted]:
+    """Takes the user's name off all models but ``keep``, and deletes those that have no other user. Returns what was deleted.
+
+    A model whose use was recorded less than ``unused_s`` seconds ago stays: the caller's list may be older than a pod that begins.
+    """
     deleted = []
+    now = _now(into)
     for users in sorted((into / "models").glob(f"*--*/.*.users/{_file_name(user)}")):
         wanted = _wanted(users.parent)
-        if wanted is None or wanted in keep:
+        if wanted is None or wanted in keep or now - users.stat().st_mtime < unused_s:
             continue
         place = Place(into, wanted)
         held = lock(place)
@@ -52,6 +60,17 @@ def prune(into: Path, user: str, keep: Collection[Wanted], lock: Callable[[Place
         finally:
             held.release()
     return deleted
+
+
+def _now(into: Path) -> float:
+    """Returns the time of the clock that stamps the records, which may be a file server's."""
+    probe = into / "models" / f".now-{socket.gethostname()}-{os.getpid()}"
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _file_name(user: str) -> str:

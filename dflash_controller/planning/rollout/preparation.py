@@ -13,6 +13,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.types import Spec
+from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
@@ -54,7 +55,7 @@ def _waiting(state: ReconcileState, candidate: Revision, jobs: Sequence[Mapping[
         again = [at for job in jobs if (at := next_attempt(live.get(job["metadata"]["name"], {}), candidate))]
         when = f"The next attempt is at {min(again):%Y-%m-%d %H:%M} UTC, or as soon as the Job is deleted" if again else "Delete the Job"
         message = f"{found.message}. {when}. {operations.remedy(candidate)}"
-        return Waiting(Reason.PREFETCH_FAILED, message, stalls=True, jobs=missing)
+        return Waiting(found.reason, message, stalls=True, jobs=missing)
     if found.state in (PrefetchState.RUNNING, PrefetchState.HELD):
         return Waiting(Reason.PREFETCHING, found.message, held=found.state is PrefetchState.HELD, jobs=missing)
     return None
@@ -74,10 +75,19 @@ def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     """Returns the prefetch Jobs; none if the nodes already hold the weights, that is the same models from the same storage."""
     before, after = stable.resolved, candidate.resolved
     same_place = stable.inputs.get("storage") == candidate.inputs.get("storage")
-    if same_place and (before.target, before.drafter) == (after.target, after.drafter):
+    same_form = bool(before.fetch_image) == bool(after.fetch_image)
+    if same_place and same_form and (before.target, before.drafter) == (after.target, after.drafter):
         return []
     key = state.snapshot.key
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
     nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
     roots = state.context.defaults.host_path_roots
-    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots))
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots, _kept_models(state, candidate)))
+
+
+def _kept_models(state: ReconcileState, candidate: Revision) -> tuple[ModelRef, ...] | None:
+    """Returns the models of all stored revisions, to any of which a rollback may lead. None if the record of one cannot be read."""
+    if state.stored.unreadable:
+        return None
+    found = (model for record in (*state.records, candidate) for model in (record.resolved.target, record.resolved.drafter))
+    return tuple(dict.fromkeys(found))

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.model.fetch_report import FetchReason
 from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.child_ownership import being_deleted
@@ -19,6 +21,18 @@ SHORTEST_PAUSE = timedelta(minutes=10)
 LONGEST_PAUSE = timedelta(hours=2)
 WITHOUT_POD = timedelta(minutes=1)
 """Time in which a new Job gets its pod."""
+
+
+REASONS: Mapping[FetchReason, Reason] = {
+    FetchReason.UNAUTHORIZED: Reason.WEIGHTS_FORBIDDEN,
+    FetchReason.GATED: Reason.WEIGHTS_FORBIDDEN,
+    FetchReason.MODEL_NOT_FOUND: Reason.WEIGHTS_NOT_FOUND,
+    FetchReason.REVISION_NOT_FOUND: Reason.WEIGHTS_NOT_FOUND,
+    FetchReason.HASH_MISMATCH: Reason.WEIGHTS_CORRUPT,
+    FetchReason.NO_SPACE: Reason.STORAGE_FULL,
+    FetchReason.HUB_UNREACHABLE: Reason.HUB_UNREACHABLE,
+}
+"""What conditions say for an end of ``dflash-fetch``. The others are rare, and PrefetchFailed with their message."""
 
 
 class PrefetchState(StrEnum):
@@ -38,6 +52,8 @@ class Progress:
 
     state: PrefetchState
     message: str = ""
+    reason: Reason = Reason.PREFETCH_FAILED
+    """Why it failed."""
 
 
 def progress(
@@ -62,8 +78,9 @@ def progress(
         if not _succeeded(item) if item is not None else job["metadata"]["name"] not in fetched:
             unfinished.append(job)
         if item is not None and (condition := _condition(item, "Failed") or _condition(item, "FailureTarget")):
-            why = _failure(job, pods) or condition.get("message") or condition.get("reason") or "no reason given"
-            return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}")
+            failed = _failed_pod(job, pods)
+            why = _said(failed) or condition.get("message") or condition.get("reason") or "no reason given"
+            return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}", reason_of(failed))
     if unfinished:
         for job in unfinished:
             if held := _held(found.get(job["metadata"]["name"]), pods, now):
@@ -123,13 +140,22 @@ def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping
     first = expected[0]["metadata"]["name"]
     what = f"{len(expected)} Jobs like {first} fetch" if len(expected) > 1 else f"Job {first} fetches"
     for job in unfinished:
-        if failure := _failure(job, pods):
+        if failure := _said(_failed_pod(job, pods)):
             return f"{what} the weights. {job['metadata']['name']}: {failure}"
     return f"{what} the weights"
 
 
-def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
-    """Returns what is wrong according to the newest pod of a Job that has a message, or None."""
+def reason_of(pod: Pod | None) -> Reason:
+    """Returns the reason for which ``dflash-fetch`` ended in a pod, as conditions show it."""
+    return REASONS.get(pod.fetch, Reason.PREFETCH_FAILED) if pod and pod.fetch else Reason.PREFETCH_FAILED
+
+
+def _said(pod: Pod | None) -> str | None:
+    return (pod.unschedulable or pod.message) if pod else None
+
+
+def _failed_pod(job: Mapping[str, Any], pods: Sequence[Pod]) -> Pod | None:
+    """Returns the newest pod of a Job that says what is wrong, or None."""
     # The API server cuts a generated name to 58 characters and adds five of its own, so only the node tells pods with long names apart.
     prefix, node = f"{job['metadata']['name']}-"[:GENERATED_NAME_BASE], node_of(job)
     mine = [
@@ -138,7 +164,7 @@ def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
         if pod.role == names.ROLE_PREFETCH and pod.name.startswith(prefix) and (node is None or pod.node in (node, None))
     ]
     newest_first = sorted(mine, key=lambda pod: int(pod.resource_version), reverse=True)
-    return next((words for pod in newest_first if (words := pod.unschedulable or pod.message)), None)
+    return next((pod for pod in newest_first if _said(pod)), None)
 
 
 def _time(text: str | None) -> datetime | None:

@@ -292,12 +292,16 @@ def test_a_model_that_no_deployment_uses_any_more_is_deleted(hub: HubServer, int
     (foreign / "model.safetensors").write_text("x")
     run(into, f"--model=acme/other@{COMMIT}", "--deployment=a/chat", endpoint=hub.endpoint)
 
+    unused: tuple[str, ...] = ()
+
     def pruned(user: str, *keep: str) -> set[str]:
-        code, _, log = run(into, "--prune", f"--deployment={user}", *keep, endpoint=hub.endpoint)
+        code, _, log = run(into, "--prune", f"--deployment={user}", *keep, *unused, endpoint=hub.endpoint)
         assert code == 0, log
         return {path.parent.name for path in (into / "models").glob(f"*/{COMMIT}")}
 
     everything = {"acme--target", "acme--drafter", "acme--other"}
+    assert pruned("a/chat") == everything, "used a moment ago"
+    unused = ("--unused-hours=0",)
     assert pruned("c/none") == everything
     assert pruned("a/chat", f"--keep={TARGET}@{COMMIT}") == everything, "b/chat uses both"
     assert pruned("b/chat", f"--keep={TARGET}@{COMMIT}") == everything - {"acme--drafter"}
