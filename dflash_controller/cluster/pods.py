@@ -161,6 +161,8 @@ def _words(container: Mapping[str, Any], text: str | None) -> str | None:
 def _ended(container: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the container's last end that was a failure. An engine that exits with 0 and is started again has failed, too."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
+    if container["name"] in _FETCHING and (state.get("terminated") or {}).get("exitCode") == 0:
+        return None  # It is done, and what failed before is over.
     again = (state.get("waiting") or {}).get("reason") == _AFTER_AN_EXIT
     for ended in (state.get("terminated"), last.get("terminated")):
         if ended and (again or ended.get("exitCode", 0) != 0):
