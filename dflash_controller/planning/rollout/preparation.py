@@ -17,6 +17,7 @@ from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.probe import reference_needed
 from dflash_controller.planning.state.prefetch_progress import PrefetchState, fetched, next_attempt, progress
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -82,12 +83,12 @@ def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
     nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
     roots = state.context.defaults.host_path_roots
-    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots, _kept_models(state, candidate)))
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots, kept_models(state.stored, candidate)))
 
 
-def _kept_models(state: ReconcileState, candidate: Revision) -> tuple[ModelRef, ...] | None:
+def kept_models(stored: StoredRevisions, candidate: Revision) -> tuple[ModelRef, ...] | None:
     """Returns the models of all stored revisions, to any of which a rollback may lead. None if the record of one cannot be read."""
-    if state.stored.unreadable:
+    if stored.unreadable:
         return None
-    found = (model for record in (*state.records, candidate) for model in (record.resolved.target, record.resolved.drafter))
+    found = (model for record in (*stored.records, candidate) for model in (record.resolved.target, record.resolved.drafter))
     return tuple(dict.fromkeys(found))
