@@ -44,6 +44,8 @@ def fetch_container(
             "readOnlyRootFilesystem": True,
             **_user(spec),
         },
+        # The program writes a report. Where it could not, as after ImportError, the log says why.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount.volume_mount() for mount in mounts],
     }
 
