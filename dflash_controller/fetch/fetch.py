@@ -17,7 +17,6 @@ from dflash_controller.fetch.selection import File, Manifest, Patterns, Wanted
 from dflash_controller.fetch.storage import (
     Place,
     check_space,
-    in_units,
     is_present,
     missing_bytes,
     publish,
@@ -25,6 +24,7 @@ from dflash_controller.fetch.storage import (
     storage_errors,
 )
 from dflash_controller.fetch.users import prune, record
+from dflash_controller.model.fetch_progress import in_units
 from dflash_controller.model.fetch_report import FetchReason
 
 
@@ -106,10 +106,12 @@ class Fetch:
                 lock.check()
 
         download = Download(hub, self._progress, patience, self._stopped, check, self._log)
+        everything_bytes = sum(file.size for _, files in listed for file in files)
+        self._progress.begin(everything_bytes, everything_bytes - missing)
         for place, files in listed:
             total = sum(file.size for file in files)
-            self._progress.begin(f"Fetching {place.wanted.model}", total, total - missing_bytes(place, files))
-            self._log(self._progress.reading().sentence())
+            self._progress.phase = f"Fetching {place.wanted.model}"
+            self._log(f"{self._progress.reading().phase}: {self._progress.reading().sentence()}")
             download.fetch(place, files, self._settings.parallel)
             check()
             self._drop_strangers(place, files)

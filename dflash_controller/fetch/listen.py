@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-PATH = "/progress"
+from dflash_controller.model.fetch_progress import PATH
 
 
-def serve(port: int, report: Callable[[], dict[str, object]], host: str = "") -> ThreadingHTTPServer:
-    """Answers ``GET /progress`` with one JSON object until the process ends. Port 0 takes a free one."""
+class _BothFamilies(ThreadingHTTPServer):
+    """Listens on IPv6 and IPv4 where the kernel has both."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        super().__init__(("", port), handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def serve(port: int, report: Callable[[], dict[str, object]]) -> ThreadingHTTPServer:
+    """Answers ``GET /progress`` with one JSON object until the process ends. Port 0 takes a free one. Raises OSError."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -25,6 +41,6 @@ def serve(port: int, report: Callable[[], dict[str, object]], host: str = "") ->
         def log_message(self, format: str, *args: object) -> None:
             """Keeps requests out of the log, which is for the download."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    server = _BothFamilies(port, Handler)
     threading.Thread(target=server.serve_forever, daemon=True, name="progress").start()
     return server

@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.fetch_report import EXIT_CODES, FetchReason, FetchReport
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dflash_controller.fetch.failures import FetchError
     from dflash_controller.fetch.fetch import Fetch, Settings
     from dflash_controller.fetch.listen import serve
-    from dflash_controller.fetch.progress import Progress, Reading
+    from dflash_controller.fetch.progress import Progress
     from dflash_controller.fetch.selection import Patterns, parse_wanted
 
     made = parser()
@@ -79,12 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stopped.set())
     log = _logger(given.log_format)
 
-    def report_progress(reading: Reading) -> None:
-        log(reading.sentence(), **reading.to_dict())
+    def report_progress(reading: FetchProgress) -> None:
+        log(f"{reading.phase}: {reading.sentence()}", **asdict(reading))
 
     progress = Progress(report_progress, given.progress_seconds)
     if given.listen is not None:
-        serve(given.listen, lambda: progress.reading().to_dict())
+        try:
+            serve(given.listen, lambda: asdict(progress.reading()))
+        except OSError as error:
+            log(f"The progress is not served on port {given.listen}: {error}")
     begun = time.monotonic()
     try:
         reason, message = FetchReason.FETCHED, Fetch(settings, progress, stopped, log).run()

@@ -6,42 +6,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 
-from dflash_controller.fetch.storage import in_units
+from dflash_controller.model.fetch_progress import FetchProgress
 
 WINDOW_S = 30.0
 """The rate is that of the last seconds, so that it follows a network that changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """``done`` of ``total`` bytes, at ``rate`` bytes per second; ``left`` are the seconds to go, None while nothing arrives."""
-
-    phase: str
-    done: int
-    total: int
-    rate: float
-    left: float | None
-
-    def sentence(self) -> str:
-        percent = 100 * self.done / self.total if self.total else 100
-        left = "" if self.left is None else f", {_duration(self.left)} left"
-        return f"{self.phase}: {in_units(self.done)} of {in_units(self.total)} ({percent:.0f} %), {in_units(self.rate)}/s{left}"
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-
 class Progress:
     """Counts bytes of several threads. ``report`` gets at most one reading in ``every_s`` seconds."""
 
-    def __init__(self, report: Callable[[Reading], None], every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, report: Callable[[FetchProgress], None], every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._report = report
         self._every_s = every_s
         self._clock = clock
         self._guard = threading.Lock()
-        self._phase = "Starting"
+        self.phase = "Starting"
         self._done = 0
         self._total = 0
         self._received: deque[tuple[float, int]] = deque()
@@ -50,9 +30,10 @@ class Progress:
         self.downloaded = 0
         """Bytes that came over the network, discarded ones included."""
 
-    def begin(self, phase: str, total: int, done: int = 0) -> None:
+    def begin(self, total: int, done: int) -> None:
+        """Says how many bytes all models have, and how many of them are on the disk."""
         with self._guard:
-            self._phase, self._total, self._done = phase, total, done
+            self._total, self._done = total, done
             self._received.clear()
             self._begun_at = self._clock()
 
@@ -72,14 +53,14 @@ class Progress:
         with self._guard:
             self._done += count
 
-    def reading(self) -> Reading:
+    def reading(self) -> FetchProgress:
         with self._guard:
             now = self._clock()
             recent = sum(count for at, count in self._received if now - at <= WINDOW_S)
             span = min(max(now - self._begun_at, 0.001), WINDOW_S)
             rate = recent / span
             left = (self._total - self._done) / rate if rate > 0 else None
-            return Reading(self._phase, self._done, self._total, rate, left)
+            return FetchProgress(self.phase, self._done, self._total, rate, left)
 
     def _maybe_report(self) -> None:
         with self._guard:
@@ -88,12 +69,3 @@ class Progress:
                 return
             self._reported_at = now
         self._report(self.reading())
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

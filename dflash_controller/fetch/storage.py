@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dflash_controller.fetch.failures import FetchError
 from dflash_controller.fetch.selection import File, Manifest, Patterns, Wanted, parse_manifest
+from dflash_controller.model.fetch_progress import in_units
 from dflash_controller.model.fetch_report import FetchReason
 
 MANIFEST = ".dflash.json"
@@ -178,15 +179,6 @@ def check_space(into: Path, missing: int) -> None:
             f"The weights need {missing} bytes ({in_units(missing)}) more and {RESERVE} to spare, but {into} has {free} bytes "
             f"({in_units(free)}) free. Enlarge the storage (spec.storage) or delete what is not needed there",
         )
-
-
-def in_units(count: float) -> str:
-    """Formats a number of bytes with the decimal units that hubs and disks use."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} TB"
 
 
 def sync(path: Path) -> None:

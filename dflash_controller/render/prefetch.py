@@ -11,6 +11,7 @@ from dflash_controller.api.names import LABEL_REVISION, LABEL_ROLE, ROLE_PREFETC
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolve import Resolved
+from dflash_controller.model.fetch_progress import PORT
 from dflash_controller.render.compact import as_manifest, compact
 from dflash_controller.render.container import environment
 from dflash_controller.render.fetch import RESOURCES, fetch_container, pod_security, wanted
@@ -158,7 +159,8 @@ def _pod(
 def _container(user: str, spec: Spec, resolved: Resolved, mounted: Sequence[Mount], keep: Sequence[ModelRef] | None) -> dict[str, Any]:
     if resolved.fetch_image:
         pruning = [] if keep is None else ["--prune", *(f"--keep={wanted(model)}" for model in keep if model.pinned)]
-        return fetch_container(CONTAINER, user, spec, resolved, mounted, pruning)
+        container = fetch_container(CONTAINER, user, spec, resolved, mounted, [f"--listen={PORT}", *pruning])
+        return container | {"ports": [{"name": "progress", "containerPort": PORT, "protocol": "TCP"}]}
     return {
         "name": CONTAINER,
         "image": resolved.image,

@@ -49,7 +49,7 @@ def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
 
 
 def _waiting(state: ReconcileState, candidate: Revision, jobs: Sequence[Mapping[str, Any]], done: Sequence[str]) -> Waiting | None:
-    found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now)
+    found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now, state.context.fetching)
     live = {item["metadata"]["name"]: item for item in state.snapshot.others if item["kind"] == "Job"}
     missing = tuple(job for job in jobs if job["metadata"]["name"] not in live and job["metadata"]["name"] not in done)
     if found.state is PrefetchState.FAILED:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
+from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.fetch_report import FetchReason
 from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.revisions.revision import Revision
@@ -48,7 +49,10 @@ class PrefetchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of the prefetch. ``message`` is empty when all Jobs are done. It does not change while a download progresses."""
+    """The progress of the prefetch. ``message`` is empty when all Jobs are done.
+
+    It changes at most once a minute while a download progresses.
+    """
 
     state: PrefetchState
     message: str = ""
@@ -62,11 +66,12 @@ def progress(
     pods: Sequence[Pod],
     fetched: Sequence[str] = (),
     now: datetime | None = None,
+    readings: Mapping[str, FetchProgress] | None = None,
 ) -> Progress:
     """Returns the progress of the rendered Jobs ``expected``, given the live objects and pods. Without Jobs it is DONE.
 
     ``fetched`` names the Jobs that are known to have succeeded: one of them that is gone is done. Without ``now`` no Job is reported for
-    having no pod.
+    having no pod. ``readings`` say how far pods are.
 
     A Job's conditions say when it has ended. SuccessCriteriaMet and FailureTarget come first (Kubernetes 1.31) and are already final:
     between them and Complete or Failed, Kubernetes only waits for the pods to end.
@@ -85,7 +90,7 @@ def progress(
         for job in unfinished:
             if held := _held(found.get(job["metadata"]["name"]), pods, now):
                 return Progress(PrefetchState.HELD, held)
-        return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods))
+        return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods, readings or {}))
     return Progress(PrefetchState.DONE)
 
 
@@ -135,14 +140,27 @@ def next_attempt(job: Object, candidate: Revision | None) -> datetime | None:
     return failed_at + min(max(failed_at - begun_at, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
-def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping[str, Any]], pods: Sequence[Pod]) -> str:
-    """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes."""
+def _waiting(
+    expected: Sequence[Mapping[str, Any]],
+    unfinished: Sequence[Mapping[str, Any]],
+    pods: Sequence[Pod],
+    readings: Mapping[str, FetchProgress],
+) -> str:
+    """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes.
+
+    Of several downloads that run, the one that is the least far is told.
+    """
     first = expected[0]["metadata"]["name"]
     what = f"{len(expected)} Jobs like {first} fetch" if len(expected) > 1 else f"Job {first} fetches"
     for job in unfinished:
         if failure := _said(_failed_pod(job, pods)):
             return f"{what} the weights. {job['metadata']['name']}: {failure}"
-    return f"{what} the weights"
+    names_ = {job["metadata"]["name"] for job in unfinished}
+    running = [readings[pod.name] for pod in pods if pod.workload in names_ and pod.name in readings and pod.phase == "Running"]
+    if not running:
+        return f"{what} the weights"
+    last = min(running, key=lambda reading: reading.share)
+    return f"{what} the weights. {'The slowest' if len(expected) > 1 else 'It'} has {last.sentence()}"
 
 
 def reason_of(pod: Pod | None) -> Reason:
