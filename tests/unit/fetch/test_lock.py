@@ -79,6 +79,14 @@ def test_an_owner_that_renews_is_never_taken_over(tmp_path: Path, flock: Callabl
         assert set(owners) == {first.owner}
 
 
+def test_a_paused_owner_of_the_same_node_is_not_taken_over(tmp_path: Path) -> None:
+    """Its process lives, so its flock does, however old its lease is."""
+    clock = Clock()
+    with lock(tmp_path, "n1"):
+        waiter = lock(tmp_path, "n1", clock=clock, pause=lambda _: clock.advance(3600), stopped=lambda: clock.now > 10 * 3600)
+        assert not waiter.acquire()
+
+
 def test_a_killed_owner_of_the_same_node_is_followed_at_once(tmp_path: Path) -> None:
     first = lock(tmp_path)
     first.acquire()

@@ -325,3 +325,10 @@ def test_a_listed_file_that_the_mirror_lacks_is_named(hub: HubServer, into: Path
 
 def test_small_files_are_checked_by_their_git_hash() -> None:
     assert blob_id(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a", "as git hash-object says"
+
+
+def test_a_proxy_is_used(hub: HubServer, into: Path) -> None:
+    """The hub's name resolves nowhere, so every request went through the proxy, which here is the hub itself."""
+    code, _, log = run(into, WANTED[0], endpoint="http://hub.invalid", HTTP_PROXY=hub.endpoint, http_proxy=hub.endpoint)
+    assert code == 0, log
+    assert {path: found(final(into))[path] for path in SHARDS} == SHARDS
