@@ -82,9 +82,7 @@ class Fetch:
             held = []
             for place in sorted(places, key=lambda place: str(place.wanted)):  # One order, so that two processes never wait crosswise.
                 lock = self._lock(place)
-                if not lock.acquire():
-                    raise FetchError(FetchReason.INTERRUPTED, "Stopped by a signal while another pod fetched; the next attempt continues")
-                locks.callback(lock.release)
+                locks.enter_context(lock)
                 held.append(lock)
                 self._record(place)
             self._fetch_locked(hub, patience, [place for place in places if not is_present(place, patterns)], held)

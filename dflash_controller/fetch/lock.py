@@ -78,7 +78,8 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self.acquire()
+        if not self.acquire():
+            raise FetchError(FetchReason.INTERRUPTED, "Stopped by a signal while another pod fetched; the next attempt continues")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -273,3 +273,22 @@ def test_the_reason_of_a_failed_job_is_that_of_the_program(reason: FetchReason, 
     phase, shown, message = rollout(world)
     assert (phase, shown) == ("Held", expected)
     assert f"Job {metadata['name']} failed: fetch: words of the program" in message
+
+
+def test_an_operator_that_knows_an_image_for_it_restarts_nothing_and_says_how_to_adopt_it() -> None:
+    world = World(spec(replicas=3, storage=CLAIM, target=TARGET, drafter={"revision": "a" * 40}))
+    world.settle()
+    before = dict(world.children), set(world.pods)
+    world.defaults = FETCHED
+    world.settle()
+    assert (dict(world.children), set(world.pods)) == before
+    [notice] = [notice for notice in world.deployment["status"]["notices"] if notice["reason"] == "NewerDefaultsAvailable"]
+    assert "spec.restartId" in notice["message"]
+    world.edit(lambda written: written.update(restartId="1"))
+    world.settle()
+    assert arguments(world), "a Job brings the weights to the other place first"
+    complete(world)
+    world.settle()
+    [newest] = [item for item in world.of_kind("Deployment") if item["spec"]["template"]["spec"].get("initContainers")]
+    assert newest["spec"]["replicas"] == 3, "nothing that could be judged has changed"
+    assert not [notice for notice in world.deployment["status"].get("notices", ()) if notice["reason"] == "NewerDefaultsAvailable"]
