@@ -38,7 +38,14 @@ ELSEWHERE = frozenset({"namespaces", "hugging_face_endpoint", "http_host", "http
 """Settings that are not below ``settings``, in addition to Prometheus' settings. The chart has other values for them, or the pod knows
 them."""
 
-DEFAULTS = {"lease_name": ("", "Name of the Lease by which a leader is elected; absent: the full name of the release.")}
+DEFAULTS = {
+    "lease_name": ("", "Name of the Lease by which a leader is elected; absent: the full name of the release."),
+    "fetch_image": (
+        "",
+        "Image with `dflash-fetch`, which fetches the weights of new revisions with `spec.storage` and pinned commits; absent: the "
+        "operator's image, unless it needs a pull secret; empty: engines download by themselves.",
+    ),
+}
 """Default and meaning of settings for which the chart differs from the operator."""
 
 REFINED: Mapping[str, Mapping[str, Any]] = {

@@ -28,6 +28,7 @@ from dflash_controller.cluster.store import Store
 from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.probe.run import Probe
 from dflash_controller.runtime.backlog import Backlog
+from dflash_controller.runtime.fetch_watch import FetchWatch
 from dflash_controller.runtime.leader_lifecycle import serve
 from dflash_controller.runtime.logs import configure_logging
 from dflash_controller.runtime.measurements import Measurements
@@ -73,6 +74,7 @@ async def run(settings: Settings) -> bool:
         executor = Executor(client, store, events, still_leader=candidate.is_leader, clock=time.monotonic)
         measurements = Measurements(store, metrics_source(settings), queue.add_all, show_settings(settings), settings.warm_up_seconds)
         prober = Prober(Probe(), queue.add)
+        fetches = FetchWatch(queue.add)
         hub = hub_reader(settings, queue.add)
         reconciler = Reconciler(
             store,
@@ -81,6 +83,7 @@ async def run(settings: Settings) -> bool:
             measurements,
             metrics,
             prober,
+            fetches,
             Tuners(measurements, settings.learned_record_seconds, utc_now, slot_s=settings.tuning_slot_seconds),
             hub,
             defaults=operator_defaults(settings),
@@ -103,7 +106,7 @@ async def run(settings: Settings) -> bool:
             worker=Worker(reconciler, queue, metrics),
             workers=settings.workers,
             leading=lambda: metrics.leading(True),
-            background=(measurements.collector.run(), prober.run(), hub.run()),
+            background=(measurements.collector.run(), prober.run(), hub.run(), fetches.run()),
         )
 
 

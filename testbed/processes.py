@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,10 @@ class RecordedProcess:
         """Ends the process and waits until it is gone; after `timeout` seconds with SIGKILL. Does nothing if it is not running."""
         pid = self.pid()
         if pid is not None:
-            os.kill(pid, number)
-            if number is not signal.SIGKILL:
-                os.kill(pid, signal.SIGCONT)  # a paused process would never receive the signal
+            with suppress(ProcessLookupError):  # It may be gone between two signals.
+                os.kill(pid, number)
+                if number is not signal.SIGKILL:
+                    os.kill(pid, signal.SIGCONT)  # a paused process would never receive the signal
             self._wait_gone(pid, timeout)
         self.pid_file.unlink(missing_ok=True)
 
@@ -85,7 +87,8 @@ class RecordedProcess:
             if now > give_up_at:
                 raise ProcessError(f"{self.pid_file.stem} (pid {pid}) did not end")
             if now > kill_at and not killed:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 killed = True
             time.sleep(0.01)
 

@@ -122,6 +122,11 @@ class Reason(StrEnum):
     OUTSIDE_WINDOW = "OutsideWindow"
     PREFETCHING = "Prefetching"
     PREFETCH_FAILED = "PrefetchFailed"
+    WEIGHTS_FORBIDDEN = "WeightsForbidden"
+    WEIGHTS_NOT_FOUND = "WeightsNotFound"
+    WEIGHTS_CORRUPT = "WeightsCorrupt"
+    STORAGE_FULL = "StorageFull"
+    HUB_UNREACHABLE = "HubUnreachable"
     TAKING_REFERENCE = "TakingReference"
     ANALYZING = "Analyzing"
     ANALYSIS_PASSED = "AnalysisPassed"
@@ -345,6 +350,26 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.PREFETCH_FAILED: ReasonDoc(
         "The candidate's weights could not be fetched, so no replica was taken down for it.",
         "Fix what the message names. The next attempt is at the time in the message, or as soon as the failed Job is deleted.",
+    ),
+    Reason.WEIGHTS_FORBIDDEN: ReasonDoc(
+        "The hub refuses a model's weights (401 or 403): no token, one that is not valid, or terms that its account has not accepted.",
+        "Accept the terms on the page that the message names, and name a Secret with a token in spec.huggingFace.tokenSecretRef.",
+    ),
+    Reason.WEIGHTS_NOT_FOUND: ReasonDoc(
+        "The hub has no such model, or the model has no such commit.",
+        "Fix spec.target or spec.drafter. For a private model, set spec.huggingFace.tokenSecretRef.",
+    ),
+    Reason.WEIGHTS_CORRUPT: ReasonDoc(
+        "A downloaded file has another hash than the hub lists. It was deleted, and no engine has seen it.",
+        "Check the proxy or mirror (HF_ENDPOINT, HTTPS_PROXY) and the disk of the storage.",
+    ),
+    Reason.STORAGE_FULL: ReasonDoc(
+        "The storage has less free space than the weights need. The message has both numbers.",
+        "Enlarge the storage, or delete what is not needed there. The download continues where it ended.",
+    ),
+    Reason.HUB_UNREACHABLE: ReasonDoc(
+        "The hub did not answer for 10 minutes. The download is tried again and continues where it ended.",
+        "Check the network from the pods, and HTTPS_PROXY and HF_ENDPOINT in spec.engine.env.",
     ),
     Reason.TAKING_REFERENCE: ReasonDoc("The stable revision answers the probe first, because candidate and stable cannot serve at once."),
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),

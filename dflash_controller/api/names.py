@@ -33,6 +33,7 @@ ANNOTATION_ABORT = f"{GROUP}/abort"
 ANNOTATION_PIN = f"{GROUP}/pin"
 
 ENGINE_CONTAINER = "engine"
+FETCH_CONTAINER = "dflash-fetch"
 HTTP_PORT_NAME = "http"
 
 

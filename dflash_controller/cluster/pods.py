@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
+from dflash_controller.model.fetch_report import FetchReason, parse
 from dflash_controller.model.snapshot import Pod
 from dflash_controller.render import prefetch
 
@@ -53,6 +54,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         container=worst.container,
         exit_code=worst.exit_code,
         exit_reason=worst.exit_reason,
+        fetch=worst.fetch,
         foreign=foreign,
         mounts=_mounts(pod) if _not_set_up(status, conditions) else None,
         workload=workload,
@@ -64,7 +66,9 @@ def project(pod: Mapping[str, Any]) -> Pod:
 
 _GROUPS = "leaderworkerset.sigs.k8s.io"
 _SERVED = (names.ROLE_ENGINE, names.ROLE_WORKER)
-_RENDERED = frozenset({names.ENGINE_CONTAINER, prefetch.CONTAINER})
+_FETCHING = frozenset({names.FETCH_CONTAINER, prefetch.CONTAINER})
+"""Containers whose termination message may be a report of dflash-fetch."""
+_RENDERED = frozenset({names.ENGINE_CONTAINER, *_FETCHING})
 """Every container that the operator renders. A webhook may add others, and their exits say nothing about an engine."""
 
 
@@ -106,6 +110,7 @@ class _Worst:
     message: str | None = None
     exit_code: int | None = None
     exit_reason: str | None = None
+    fetch: FetchReason | None = None
 
 
 _HARMLESS = (None, "ContainerCreating", "PodInitializing")
@@ -141,8 +146,9 @@ def _worst(containers: Sequence[Mapping[str, Any]]) -> _Worst:
         container, ended = max(ends, key=lambda item: item[1].get("finishedAt") or "")
         state = (container.get("state") or {}).get("waiting") or {}
         code, reason = ended["exitCode"], ended.get("reason")
-        text = ended.get("message") or f"{reason or 'Error'}, exit code {code}"
-        return _Worst(container["name"], state.get("reason"), _words(container, text), code, reason)
+        report = parse(ended.get("message")) if container["name"] in _FETCHING else None
+        text = report.message if report else ended.get("message") or f"{reason or 'Error'}, exit code {code}"
+        return _Worst(container["name"], state.get("reason"), _words(container, text), code, reason, report.reason if report else None)
     if not waiting:
         return _Worst()
     container, state = waiting[0]
@@ -156,6 +162,8 @@ def _words(container: Mapping[str, Any], text: str | None) -> str | None:
 def _ended(container: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the container's last end that was a failure. An engine that exits with 0 and is started again has failed, too."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
+    if container["name"] in _FETCHING and (state.get("terminated") or {}).get("exitCode") == 0:
+        return None  # It is done, and what failed before is over.
     again = (state.get("waiting") or {}).get("reason") == _AFTER_AN_EXIT
     for ended in (state.get("terminated"), last.get("terminated")):
         if ended and (again or ended.get("exitCode", 0) != 0):

@@ -63,6 +63,19 @@ class LaunchRequest:
     """None: not known."""
     kv_heads: int | None = None
     """Key-value heads of the target's attention; None: not known."""
+    target_path: str | None = None
+    """Where the target's files are in the container; None: the engine downloads them by name and revision."""
+    drafter_path: str | None = None
+
+    @property
+    def target_source(self) -> ModelRef:
+        """What the command line names: the path, or the repository at its revision."""
+        return ModelRef(self.target_path) if self.target_path else self.target
+
+    @property
+    def drafter_source(self) -> ModelRef:
+        """See ``target_source``."""
+        return ModelRef(self.drafter_path) if self.drafter_path else self.drafter
 
 
 @dataclass(frozen=True, slots=True)

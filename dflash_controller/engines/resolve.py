@@ -64,14 +64,15 @@ def resolve(
     weights = _weight_bytes(spec, known, pair, published)
     # A drafter serves copies of its target only (quantised, fine-tuned), which have its shape.
     shape = known or catalog.by_drafter(drafter)
+    target_ref, drafter_ref = ModelRef(spec.target.model, spec.target.revision), ModelRef(drafter, spec.drafter.revision)
     return Resolved(
         engine=engine.name,
         version=version,
         image=spec.engine.image or defaults.images[engine.name].replace("{version}", version),
         dialect=dialect.release,
         tested=dialect.tested,
-        target=ModelRef(spec.target.model, spec.target.revision),
-        drafter=ModelRef(drafter, spec.drafter.revision),
+        target=target_ref,
+        drafter=drafter_ref,
         served_model_name=spec.target.model,
         trained_block_size=trained,
         weight_bytes=weights or tensor * defaults.gpu_bytes,
@@ -91,7 +92,18 @@ def resolve(
         defaults=replace(defaults, host_path_roots=()),
         cache=shape.cache if shape else None,
         weights_known=weights is not None,
+        fetch_image=fetch_image(spec, target_ref, drafter_ref, defaults),
     )
+
+
+def fetch_image(spec: Spec, target: ModelRef, drafter: ModelRef, defaults: OperatorDefaults) -> str | None:
+    """Returns the image that fetches the weights; None if the engine downloads them by itself.
+
+    Weights are fetched into storage that pods may write, and at commits only: a branch would give two pods different files.
+    """
+    claim = spec.storage and spec.storage.persistent_volume_claim
+    writable = spec.storage is not None and not (claim and claim.read_only)
+    return defaults.fetch_image or None if writable and target.pinned and drafter.pinned else None
 
 
 def _drafter(spec: Spec, catalog: Catalog, known: Pair | None) -> str | Problem:

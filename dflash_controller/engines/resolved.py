@@ -13,6 +13,11 @@ from dflash_controller.engines.protocol import LaunchRequest, ModelRef
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.model.change import Part
 
+TARGET_PATH = "/models/target"
+DRAFTER_PATH = "/models/drafter"
+"""Where engine containers find fetched weights, at every revision alike. vLLM's compile cache is keyed by them, and so survives a change of
+drafter."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorDefaults:
@@ -31,6 +36,8 @@ class OperatorDefaults:
     """Weights from a hub or a network file system; local disks are several times faster."""
     pod_ip_families: tuple[str, ...] = ()
     """Families of the cluster's pod network, the primary one first; empty: unknown. Engines listen accordingly."""
+    fetch_image: str = ""
+    """Image with ``dflash-fetch``; empty: engines download their weights by themselves."""
     host_path_roots: tuple[str, ...] = ()
     """Node directories below which ``storage.hostPath`` is allowed: a permission of today, never stored with a revision."""
 
@@ -93,6 +100,8 @@ class Resolved:
     """What requests hold in memory; None: not known."""
     weights_known: Annotated[bool, _NONE] = False
     """Whether ``weight_bytes`` is the models' size, and not what the accelerators can hold."""
+    fetch_image: Annotated[str | None, _NONE] = None
+    """Image of the init container that fetches target and drafter, which engines then load from paths; None: engines download by name."""
 
     @property
     def gpus_per_pod(self) -> int:
@@ -137,6 +146,8 @@ class Resolved:
             weight_bytes=self.weight_bytes if self.weights_known else 0,
             pod_ip_families=self.defaults.pod_ip_families,
             mixture_of_experts=self.mixture_of_experts,
+            target_path=TARGET_PATH if self.fetch_image else None,
+            drafter_path=DRAFTER_PATH if self.fetch_image else None,
         )
 
     def to_json(self) -> dict[str, Any]:

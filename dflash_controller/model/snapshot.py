@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from dflash_controller.model.fetch_report import FetchReason
+
 Object = Mapping[str, Any]
 """A Kubernetes object as the API server returns it. Never modified in place."""
 
@@ -64,6 +66,8 @@ class Pod:
     """How that container ended last; None if it never failed."""
     exit_reason: str | None = None
     """For instance OOMKilled."""
+    fetch: FetchReason | None = None
+    """Why ``dflash-fetch`` ended, if that is the exit."""
     foreign: bool = False
     """Whether that container is one that the operator did not add, for instance the sidecar of a service mesh."""
     mounts: tuple[str, ...] | None = None

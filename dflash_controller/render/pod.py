@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dflash_controller.api.names import (
+    FETCH_CONTAINER,
     LABEL_BLOCK_SIZE,
     LABEL_REVISION,
     LABEL_ROLE,
@@ -19,8 +20,9 @@ from dflash_controller.engines.protocol import Launch, Probes
 from dflash_controller.engines.resolve import Resolved
 from dflash_controller.render.compact import as_manifest
 from dflash_controller.render.container import engine_container
+from dflash_controller.render.fetch import fetch_container, pod_security
 from dflash_controller.render.service_account import service_account_name
-from dflash_controller.render.volumes import mounts
+from dflash_controller.render.volumes import fetch_mounts, mounts, volumes
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Node label set by NVIDIA's GPU feature discovery."""
@@ -29,6 +31,7 @@ PRODUCT_LABEL = "nvidia.com/gpu.product"
 def pod_template(
     role: str,
     name: str,
+    namespace: str,
     revision: str,
     spec: Spec,
     resolved: Resolved,
@@ -39,6 +42,7 @@ def pod_template(
 ) -> dict[str, Any]:
     """Returns metadata and spec of a pod of the revision. It may have empty parts, because the workload is compacted as a whole."""
     mounted = mounts(spec, resolved, host_path_roots)
+    fetched = fetch_mounts(spec, resolved, host_path_roots) if resolved.fetch_image else []
     scheduling = as_manifest(spec.scheduling)
     return {
         "metadata": _metadata(role, name, revision, spec, resolved, speculation),
@@ -47,11 +51,12 @@ def pod_template(
             "automountServiceAccountToken": False,
             # A Service called vllm would otherwise set VLLM_PORT, which vLLM reads as its own setting.
             "enableServiceLinks": False,
-            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": pod_security(spec, resolved),
             "terminationGracePeriodSeconds": resolved.grace_period_s,
             "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],
+            "initContainers": [fetch_container(FETCH_CONTAINER, f"{namespace}/{name}", spec, resolved, fetched)] if fetched else [],
             "containers": [engine_container(role, spec, resolved, launch, probes, mounted)],
-            "volumes": [mount.volume() for mount in mounted],
+            "volumes": volumes(mounted, fetched),
             "nodeSelector": {PRODUCT_LABEL: resolved.gpu_product} | scheduling.get("nodeSelector", {}),
             "tolerations": tolerations(spec, resolved),
             "affinity": scheduling.get("affinity"),

@@ -11,12 +11,14 @@ from dflash_controller.api.names import LABEL_REVISION, LABEL_ROLE, ROLE_PREFETC
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolve import Resolved
+from dflash_controller.model.fetch_progress import PORT
 from dflash_controller.render.compact import as_manifest, compact
 from dflash_controller.render.container import environment
+from dflash_controller.render.fetch import RESOURCES, fetch_container, pod_security, wanted
 from dflash_controller.render.pod import PRODUCT_LABEL, tolerations
 from dflash_controller.render.service_account import service_account_name
 from dflash_controller.render.startup import SCHEDULING_S, load_s
-from dflash_controller.render.volumes import mounts
+from dflash_controller.render.volumes import Mount, fetch_mounts, volumes
 from dflash_controller.render.workload import workload_name
 
 CONTAINER = "fetch"
@@ -25,8 +27,6 @@ NODE_PATTERN = "[a-z2-7]{7}"
 """Matches the end of a Job's name that tells its node."""
 BACKOFF_LIMIT = 3
 """Retries after a failed attempt. Downloaded files are kept, so each attempt continues where the last one ended."""
-RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "8Gi"}}
-"""Resources of a download to disk. The request is small, because the engines on the node may have requested nearly all of it."""
 QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
 """The end of a failed container's log becomes its message (FallbackToLogsOnError), so the log must hold nothing but the error."""
 SCRIPT = """\
@@ -39,7 +39,9 @@ for wanted in sys.argv[1:]:
     except Exception as error:
         sys.exit(f"{wanted}: {type(error).__name__}: {' '.join(str(error).split())}")
 """
-"""Downloads the whole repository at its revision, without the duplicate weights that engines skip too (vLLM's ignore_patterns). An error
+"""Runs in the engine's image for a revision whose engines download by themselves: it fills the hub's cache that they then find.
+
+It downloads the whole repository at its revision, without the duplicate weights that engines skip too (vLLM's ignore_patterns). An error
 is reported as one sentence instead of a traceback."""
 
 
@@ -51,12 +53,14 @@ def prefetch_jobs(
     resolved: Resolved,
     nodes: Sequence[str],
     host_path_roots: Sequence[str] = (),
+    keep: Sequence[ModelRef] | None = None,
 ) -> list[dict[str, Any]]:
     """Returns one Job for each of ``nodes`` if weights are stored on the node, a single Job if they are stored in a claim, else none.
 
     ``revision`` is the revision's hash, ``nodes`` are those that run the deployment's engine pods. Nothing is downloaded into an emptyDir,
     which starts empty with its pod, or into a claim mounted read-only. ``host_path_roots`` are the allowed directories for
-    ``storage.hostPath``. The caller adds ``ownerReferences``, and creates each Job once: its template is immutable.
+    ``storage.hostPath``. Models that this deployment has used are deleted, unless ``keep`` names them or another deployment uses them; None
+    deletes nothing. The caller adds ``ownerReferences``, and creates each Job once: its template is immutable.
     """
     storage = spec.storage
     base = f"{workload_name(name, revision)}{NAME_SUFFIX}"
@@ -76,11 +80,12 @@ def prefetch_jobs(
                 resolved,
                 _on_node(node) | {"tolerations": tolerated},
                 host_path_roots,
+                keep,
             )
             for node in nodes
         ]
     if storage.persistent_volume_claim is not None and not storage.persistent_volume_claim.read_only:
-        return [_job(base, name, namespace, revision, spec, resolved, _near_the_claim(name, spec, resolved))]
+        return [_job(base, name, namespace, revision, spec, resolved, _near_the_claim(name, spec, resolved), keep=keep)]
     return []
 
 
@@ -103,6 +108,7 @@ def _job(
     resolved: Resolved,
     placement: dict[str, Any],
     host_path_roots: Sequence[str] = (),
+    keep: Sequence[ModelRef] | None = None,
 ) -> dict[str, Any]:
     labels = child_labels(name) | {LABEL_REVISION: revision}
     manifest: dict[str, Any] = compact(
@@ -121,7 +127,7 @@ def _job(
                         "labels": labels | {LABEL_ROLE: ROLE_PREFETCH},
                         "annotations": as_manifest(spec.pod_template.metadata).get("annotations"),
                     },
-                    "spec": _pod(name, spec, resolved, host_path_roots) | placement,
+                    "spec": _pod(name, namespace, spec, resolved, host_path_roots, keep) | placement,
                 },
             },
         }
@@ -129,34 +135,42 @@ def _job(
     return manifest
 
 
-def _pod(name: str, spec: Spec, resolved: Resolved, host_path_roots: Sequence[str]) -> dict[str, Any]:
+def _pod(
+    name: str, namespace: str, spec: Spec, resolved: Resolved, host_path_roots: Sequence[str], keep: Sequence[ModelRef] | None
+) -> dict[str, Any]:
     """Returns a pod spec like an engine's, without accelerators and their runtime. The user is the same, so that the engine can write the
     same files."""
-    mounted = [mount for mount in mounts(spec, resolved, host_path_roots) if mount.name != "shm"]
+    mounted = fetch_mounts(spec, resolved, host_path_roots)
     scheduling = as_manifest(spec.scheduling)
     return {
         "restartPolicy": "Never",
         "serviceAccountName": service_account_name(name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": pod_security(spec, resolved),
         "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],
-        "containers": [
-            {
-                "name": CONTAINER,
-                "image": resolved.image,
-                "command": ["python3", "-c", SCRIPT],
-                "args": [_wanted(resolved.target), _wanted(resolved.drafter)],
-                "env": environment(spec, QUIET, mounted),
-                "resources": RESOURCES,
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "terminationMessagePolicy": "FallbackToLogsOnError",
-                "volumeMounts": [mount.volume_mount() for mount in mounted],
-            }
-        ],
-        "volumes": [mount.volume() for mount in mounted],
+        "containers": [_container(f"{namespace}/{name}", spec, resolved, mounted, keep)],
+        "volumes": volumes(mounted),
         "priorityClassName": scheduling.get("priorityClassName"),
         "schedulerName": scheduling.get("schedulerName"),
+    }
+
+
+def _container(user: str, spec: Spec, resolved: Resolved, mounted: Sequence[Mount], keep: Sequence[ModelRef] | None) -> dict[str, Any]:
+    if resolved.fetch_image:
+        pruning = [] if keep is None else ["--prune", *(f"--keep={wanted(model)}" for model in keep if model.pinned)]
+        container = fetch_container(CONTAINER, user, spec, resolved, mounted, [f"--listen={PORT}", *pruning])
+        return container | {"ports": [{"name": "progress", "containerPort": PORT, "protocol": "TCP"}]}
+    return {
+        "name": CONTAINER,
+        "image": resolved.image,
+        "command": ["python3", "-c", SCRIPT],
+        "args": [wanted(resolved.target), wanted(resolved.drafter)],
+        "env": environment(spec, QUIET, mounted),
+        "resources": RESOURCES,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mount.volume_mount() for mount in mounted],
     }
 
 
@@ -182,10 +196,6 @@ def _near_the_claim(name: str, spec: Spec, resolved: Resolved) -> dict[str, Any]
             "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": beside}]},
         },
     }
-
-
-def _wanted(model: ModelRef) -> str:
-    return f"{model.model}@{model.revision}" if model.revision else model.model
 
 
 def _short_hash(node: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from dflash_controller.api.pod_types import HuggingFace, Storage
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
-from dflash_controller.engines.resolve import Resolved
+from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.engines.resolved import DRAFTER_PATH, TARGET_PATH, Resolved
 
 SHM_SIZE = "32Gi"
 """Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
@@ -38,13 +39,37 @@ class Mount:
 
 
 def mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) -> list[Mount]:
-    """Returns the mounts of an engine pod, in a fixed order. ``host_path_roots`` are the allowed directories for ``storage.hostPath``."""
+    """Returns the mounts of an engine container, in a fixed order. ``host_path_roots`` are the directories that hostPath allows.
+
+    An engine that loads fetched weights sees them at fixed paths, read-only, and needs no token.
+    """
     found = [Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}}, {})]
     if spec.storage is not None:
-        found.append(_storage(spec.storage, resolved, host_path_roots))
-    if spec.hugging_face is not None:
+        storage = _storage(spec.storage, resolved, host_path_roots)
+        found.append(storage)
+        if resolved.fetch_image:
+            found += [_weights(storage, resolved.target, TARGET_PATH), _weights(storage, resolved.drafter, DRAFTER_PATH)]
+    if spec.hugging_face is not None and not resolved.fetch_image:
         found.append(_token(spec.hugging_face))
     return found
+
+
+def fetch_mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) -> list[Mount]:
+    """Returns the mounts of a container that fetches weights: the storage and the token."""
+    found = [] if spec.storage is None else [_storage(spec.storage, resolved, host_path_roots)]
+    return found if spec.hugging_face is None else [*found, _token(spec.hugging_face)]
+
+
+def volumes(*mounted: Sequence[Mount]) -> list[dict[str, Any]]:
+    """Returns the volumes behind the mounts of a pod's containers, each once."""
+    return list({mount.name: mount.volume() for mounts in mounted for mount in mounts}.values())
+
+
+def _weights(storage: Mount, model: ModelRef, path: str) -> Mount:
+    """Returns the mount of one model at its commit: what ``dflash-fetch`` publishes below the storage."""
+    below = f"models/{model.model.replace('/', '--')}/{model.revision}"
+    sub_path = f"{storage.sub_path}/{below}" if storage.sub_path else below
+    return Mount(storage.name, path, storage.source, {"HF_HUB_OFFLINE": "1"}, True, sub_path)
 
 
 def _storage(storage: Storage, resolved: Resolved, host_path_roots: Sequence[str]) -> Mount:

@@ -41,7 +41,7 @@ def workload(
     """
 
     def template(role: str) -> dict[str, Any]:
-        return pod_template(role, name, revision, spec, resolved, launch, probes, speculation, host_path_roots)
+        return pod_template(role, name, namespace, revision, spec, resolved, launch, probes, speculation, host_path_roots)
 
     if resolved.nodes > 1:
         kind, body = LEADER_WORKER_SET, _leader_worker_set(resolved, template(ROLE_ENGINE), template(ROLE_WORKER))

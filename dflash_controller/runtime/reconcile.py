@@ -19,6 +19,7 @@ from dflash_controller.planning.revisions.roles import StoredRevisions, read_sto
 from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.plan import Part, Plan
+from dflash_controller.runtime.fetch_watch import FetchWatch
 from dflash_controller.runtime.hub_reader import HubReader
 from dflash_controller.runtime.measurements import Measurements
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
@@ -45,6 +46,7 @@ class Reconciler:
         measurements: Measurements,
         metrics: Metrics,
         prober: Prober,
+        fetches: FetchWatch,
         tuners: Tuners,
         hub: HubReader,
         *,
@@ -60,6 +62,7 @@ class Reconciler:
         self._measurements = measurements
         self._metrics = metrics
         self._prober = prober
+        self._fetches = fetches
         self._tuners = tuners
         self._hub = hub
         self._defaults = defaults
@@ -97,6 +100,7 @@ class Reconciler:
         known = {**self._conflicts.get(key, {}), **result.conflicts}
         self._conflicts[key] = {identity: message for identity, message in known.items() if identity not in result.uncontested}
         self._prober.want(key, plan.probe)
+        self._fetches.follow(snapshot)
         self._hub.want(key, plan.models)
         if plan.decision is not None:
             self._tuners.decided(key, plan.decision)
@@ -141,6 +145,7 @@ class Reconciler:
                 traces=traces,
                 metrics_failure=failure,
                 probes=self._prober.answers(key),
+                fetching=self._fetches.progress(key),
                 probe_error=self._prober.error(key),
                 probe_waited_s=self._prober.waited_s(key),
                 tuning=self._tuners.knowledge(snapshot, stored),
@@ -161,6 +166,7 @@ class Reconciler:
             self._failures.pop(key, None)
             self._conflicts.pop(key, None)
             self._prober.forget(key)
+            self._fetches.forget(key)
             self._hub.forget(key)
             return
         status = deployment.get("status") or {}

@@ -82,6 +82,9 @@ class Settings(BaseModel):
     """Image with ``{version}`` as the placeholder for the release; absent: the project's image on Docker Hub."""
     vllm_image: str | None = None
     """The same for vLLM."""
+    fetch_image: str | None = None
+    """Image with ``dflash-fetch``, normally the operator's own. New revisions with ``spec.storage`` and pinned commits then have their
+    weights fetched by an init container; absent: engines download them by themselves."""
     allowed_host_paths: tuple[str, ...] = ()
     """Directories under which ``spec.storage.hostPath`` may be; empty: not allowed."""
 

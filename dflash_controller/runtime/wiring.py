@@ -27,6 +27,7 @@ def operator_defaults(settings: Settings) -> OperatorDefaults:
         versions={**known.versions, **{engine: version for engine, version in versions.items() if version}},
         images={**known.images, **{engine: image for engine, image in images.items() if image}},
         pod_ip_families=settings.pod_ip_families,
+        fetch_image=settings.fetch_image or "",
         host_path_roots=settings.allowed_host_paths,
     )
 

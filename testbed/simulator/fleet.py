@@ -37,6 +37,7 @@ from testbed.simulator.rules import Rule, faults_for
 from testbed.simulator.server import EngineApp
 from testbed.simulator.settings import EngineSettings
 from testbed.simulator.table import Table
+from testbed.simulator.weights import with_mounted_weights
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,7 @@ class Fleet:
         process = process_of(state.pod)
         assert process is not None
         try:
-            return process, settings_of(process), startup_s(process, self._default_startup_s)
+            return process, with_mounted_weights(settings_of(process), state.pod), startup_s(process, self._default_startup_s)
         except ArgvError as error:
             self._refuse(state, error.exit_code, error.stderr)
         except ValueError as error:

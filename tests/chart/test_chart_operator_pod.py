@@ -73,7 +73,20 @@ def test_own_affinity_replaces_the_default() -> None:
 
 def test_the_operator_understands_its_default_environment(settings_of: Any) -> None:
     settings = settings_of({})
-    assert settings == Settings(pod_name="pod", lease_namespace="pod", lease_name="dflash-operator", http_port=8080, pod_ips=("10.1.2.3",))
+    image = operator_pod()["spec"]["containers"][0]["image"]
+    own = Settings(pod_name="pod", lease_namespace="pod", lease_name="dflash-operator", http_port=8080, pod_ips=("10.1.2.3",))
+    assert settings == own.model_copy(update={"fetch_image": image})
+
+
+def test_weights_are_fetched_with_the_operators_image_where_engine_pods_can_pull_it(settings_of: Any) -> None:
+    digest = "sha256:" + "0" * 64
+    assert settings_of({"image": {"registry": "r.example", "digest": digest}}).fetch_image.endswith(f"@{digest}")
+    for values, expected in (
+        ({"imagePullSecrets": [{"name": "registry"}]}, None),
+        ({"imagePullSecrets": [{"name": "registry"}], "settings": {"fetchImage": "mirror/fetch:1"}}, "mirror/fetch:1"),
+        ({"settings": {"fetchImage": ""}}, None),
+    ):
+        assert settings_of(values).fetch_image == expected
 
 
 def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
@@ -90,6 +103,7 @@ def test_every_setting_of_the_operator_can_be_set(settings_of: Any) -> None:
         "vllmVersion": default_release("vllm"),
         "sglangImage": "a:{version}",
         "vllmImage": "b:{version}",
+        "fetchImage": "c:1",
         "allowedHostPaths": ["/a", "/b"],
         "huggingFaceSeconds": 66,
         "logFormat": "text",

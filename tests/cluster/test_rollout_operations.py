@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from dflash_controller.fetch.listen import serve
+from dflash_controller.model.fetch_progress import PORT, FetchProgress
 from testbed.cluster import Cluster
 from testbed.pod_watch import PodWatch, breaks
 from testbed.waiting import wait_until
@@ -19,6 +22,7 @@ HALF_A_YEAR = datetime.now(UTC) + timedelta(days=180)
 CLOSED = {"schedule": f"0 0 {HALF_A_YEAR.day} {HALF_A_YEAR.month} *", "duration": "1h"}
 OPEN = {"schedule": "* * * * *", "duration": "1h"}
 HOST_PATH = "/mnt/models"
+FETCH_IMAGE = "dflash-operator:test"
 FETCHING: dict[str, str] = {"sim/complete-after": "1h"}
 GIVEN_UP = "Job has reached the specified backoff limit"
 
@@ -290,6 +294,45 @@ def test_weights_that_cannot_be_fetched_hold_the_rollout_until_the_job_is_delete
     deployment.wait_done()
     assert deployment.status()["drafterRevision"] == NEW
     wait_until(lambda: not deployment.names("jobs"), "the Job to go")
+
+
+def test_pods_load_what_their_init_container_fetches_and_an_operator_that_fetches_nothing_restarts_none(
+    start_operator: StartOperator, cluster: Cluster, namespace: str, pod_watch: PodWatch
+) -> None:
+    operator = start_operator(allowed_host_paths=HOST_PATH, fetch_image=FETCH_IMAGE, **QUICK)
+    storage = {"hostPath": {"path": HOST_PATH}}
+    deployment = Deployment(cluster, namespace).create(spec(parallelism={"tensor": 8}, storage=storage))
+    deployment.wait_done()
+    before = command_lines(deployment)
+    assert len(before) == 1
+    assert all(f"@{OLD}" in str(pod["spec"]["initContainers"][0]["args"]) for pod in deployment.children("pods"))
+    deployment.patch(drafter={"revision": NEW}, podTemplate={"metadata": {"annotations": FETCHING}})
+    wait_until(lambda: len(fetching(deployment)) == 2, "a Job's pod on each node")
+    with serve(PORT, lambda: asdict(FetchProgress("Fetching x", 4 * 10**9, 16 * 10**9, 1e8, 120.0))) as server:
+        wait_until(lambda: "4.0 GB of 16.0 GB (25 %), 100.0 MB/s, 2 min 0 s left" in deployment.rollout()["message"], "the progress")
+        server.shutdown()
+    for pod in fetching(deployment):
+        assert pod["spec"]["containers"][0]["image"] == FETCH_IMAGE
+        assert "--prune" in pod["spec"]["containers"][0]["args"]
+        complete(deployment, pod)
+    deployment.wait_done()
+    assert deployment.status()["drafterRevision"] == NEW
+    assert command_lines(deployment) == before, "the paths are fixed"
+    assert not breaks(pod_watch.moments(namespace, "chat"), least=1, most=2)
+
+    served = deployment.pod_uids()
+    operator.stop()
+    start_operator(allowed_host_paths=HOST_PATH, **QUICK)
+    deployment.patch(replicas=3)
+    deployment.wait_done()
+    assert served < deployment.pod_uids()
+    assert command_lines(deployment) == before
+
+
+def command_lines(deployment: Deployment) -> set[str]:
+    """Command lines of the engines."""
+    pods = [pod for pod in deployment.children("pods") if pod["metadata"]["labels"]["serving.dflash.io/role"] == "engine"]
+    return {str(pod["spec"]["containers"][0]["args"]) for pod in pods}
 
 
 def fetching(deployment: Deployment) -> list[dict[str, Any]]:

@@ -24,6 +24,9 @@ from dflash_controller.render.workload import workload
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACE = "inference"
 REVISION = "r7f6c2d4"
+FETCHED = "fetched"
+"""Name of deployments whose weights an init container fetches: the operator knows an image for it."""
+FETCH_IMAGE = "images.example.com/dflash-operator@sha256:" + "1" * 64
 
 
 def deployment(name: str = "qwen", **spec: Any) -> dict[str, Any]:
@@ -44,7 +47,8 @@ def parsed(obj: dict[str, Any]) -> Spec:
 
 
 def resolved(obj: dict[str, Any], defaults: OperatorDefaults | None = None) -> Resolved:
-    found = resolve(parsed(obj), obj["metadata"]["name"], NAMESPACE, Catalog.load(), defaults or OperatorDefaults())
+    image = FETCH_IMAGE if obj["metadata"]["name"] == FETCHED else ""
+    found = resolve(parsed(obj), obj["metadata"]["name"], NAMESPACE, Catalog.load(), defaults or OperatorDefaults(fetch_image=image))
     assert isinstance(found, Resolved), found
     return found
 
@@ -146,6 +150,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "resources": {"requests": {"cpu": 16, "memory": "128Gi"}, "limits": {"memory": "256Gi", "ephemeral-storage": "50Gi"}},
         },
         service={"port": 9000, "type": "LoadBalancer", "annotations": {"example.com/internal": "true"}},
+    ),
+    "variant-fetched-into-a-claim": deployment(
+        FETCHED,
+        target={"model": "Qwen/Qwen3.5-9B", "revision": "a" * 40},
+        drafter={"revision": "b" * 40},
+        engine={"name": "vllm", "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}, {"name": "NCCL_DEBUG", "value": "WARN"}]},
+        storage={"persistentVolumeClaim": {"claimName": "models"}},
+        huggingFace={"tokenSecretRef": {"name": "hub", "key": "HF_TOKEN"}},
+    ),
+    "variant-fetched-to-two-nodes": deployment(
+        FETCHED,
+        target={"model": "Qwen/Qwen3.5-397B-A17B", "revision": "a" * 40},
+        drafter={"revision": "b" * 40},
+        parallelism={"tensor": 16, "nodes": 2},
+        storage={"hostPath": {"path": "/mnt/models"}},
     ),
     "variant-without-speculation": deployment(blockSize=1),
 }

@@ -6,6 +6,10 @@ joined by commas, as the operator reads them.
 {{- include "dflash-operator.checkSettings" . -}}
 {{- $prometheus := .Values.prometheus -}}
 {{- $all := dict "HTTP_PORT" .Values.metrics.port "LEASE_NAME" (include "dflash-operator.leaseName" .) "NAMESPACES" .Values.watchNamespaces -}}
+{{- /* Engine pods lack the operator's pull secrets, which are objects of its own namespace. */ -}}
+{{- if not (include "dflash-operator.imagePullSecrets" .) -}}
+{{- $_ := set $all "FETCH_IMAGE" (include "dflash-operator.image" .) -}}
+{{- end -}}
 {{- range $name, $value := .Values.settings -}}
 {{- $_ := set $all (snakecase $name | upper) $value -}}
 {{- end -}}

@@ -124,9 +124,9 @@ def _host(request: LaunchRequest) -> str:
 
 
 def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
-    flags = [Flag("--model-path", literal(request.target.model))]
-    if request.target.revision:
-        flags.append(Flag("--revision", literal(request.target.revision)))
+    flags = [Flag("--model-path", literal(request.target_source.model))]
+    if revision := request.target_source.revision:
+        flags.append(Flag("--revision", literal(revision)))
     flags += [
         Flag("--served-model-name", literal(request.served_model_name)),
         Flag(listen.HOST, _host(request)),
@@ -137,9 +137,9 @@ def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
         address = f"$(LWS_LEADER_ADDRESS):{_DIST_INIT_PORT}"
         flags += [Flag("--nnodes", str(request.nodes)), Flag("--node-rank", rank), Flag("--dist-init-addr", address)]
     if not isinstance(request.speculation, Off):
-        flags += [Flag("--speculative-algorithm", "DFLASH"), Flag("--speculative-draft-model-path", literal(request.drafter.model))]
-        if request.drafter.revision:
-            flags.append(Flag("--speculative-draft-model-revision", literal(request.drafter.revision)))
+        flags += [Flag("--speculative-algorithm", "DFLASH"), Flag("--speculative-draft-model-path", literal(request.drafter_source.model))]
+        if revision := request.drafter_source.revision:
+            flags.append(Flag("--speculative-draft-model-revision", literal(revision)))
         flags.append(Flag("--speculative-num-draft-tokens", str(request.speculation.max_block_size)))
     # unset, DFlash resets --max-running-requests to 48; verify graphs are captured by number of requests
     flags += [

@@ -111,7 +111,7 @@ def _arguments(request: LaunchRequest, owned: list[Flag]) -> tuple[str, ...]:
         return OPTIONS["vllm"].meaning(name, request.release).option
 
     return (
-        literal(request.target.model),
+        literal(request.target_source.model),
         *merged(compatible(known, lambda flags: read(request, merged(flags), OPTIONS["vllm"]), RULES, OPTIONS["vllm"])),
     )
 
@@ -129,8 +129,8 @@ def _distributed(request: LaunchRequest, rank: str) -> list[Flag]:
 
 def _owned(request: LaunchRequest, distributed: list[Flag]) -> list[Flag]:
     flags = []
-    if request.target.revision:
-        flags.append(Flag("--revision", literal(request.target.revision)))
+    if revision := request.target_source.revision:
+        flags.append(Flag("--revision", literal(revision)))
     flags += [
         Flag("--served-model-name", literal(request.served_model_name)),
         Flag(listen.HOST, index(parsed(request.extra_args)).get(listen.HOST, listen.host(request, listen.ONE_SOCKET))),
@@ -155,11 +155,11 @@ def _speculative_config(request: LaunchRequest) -> str | None:
         return None
     config: dict[str, object] = {
         "method": "dflash",
-        "model": request.drafter.model,
+        "model": request.drafter_source.model,
         "num_speculative_tokens": request.speculation.max_block_size - 1,
     }
-    if request.drafter.revision:
-        config["revision"] = request.drafter.revision
+    if revision := request.drafter_source.revision:
+        config["revision"] = revision
     if isinstance(request.speculation, Schedule):
         config["num_speculative_tokens_per_batch_size"] = [list(r) for r in request.speculation.ranges]
     return json.dumps(config, separators=(",", ":"), ensure_ascii=False)

@@ -13,9 +13,11 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.defaults import RolloutPolicy
 from dflash_controller.api.types import Spec
+from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.model.probe import ProbeRequest
 from dflash_controller.planning.revisions import operations
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.rollout.probe import reference_needed
 from dflash_controller.planning.state.prefetch_progress import PrefetchState, fetched, next_attempt, progress
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -47,14 +49,14 @@ def fetch(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
 
 
 def _waiting(state: ReconcileState, candidate: Revision, jobs: Sequence[Mapping[str, Any]], done: Sequence[str]) -> Waiting | None:
-    found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now)
+    found = progress(jobs, state.snapshot.others, state.snapshot.pods, done, state.context.now, state.context.fetching)
     live = {item["metadata"]["name"]: item for item in state.snapshot.others if item["kind"] == "Job"}
     missing = tuple(job for job in jobs if job["metadata"]["name"] not in live and job["metadata"]["name"] not in done)
     if found.state is PrefetchState.FAILED:
         again = [at for job in jobs if (at := next_attempt(live.get(job["metadata"]["name"], {}), candidate))]
         when = f"The next attempt is at {min(again):%Y-%m-%d %H:%M} UTC, or as soon as the Job is deleted" if again else "Delete the Job"
         message = f"{found.message}. {when}. {operations.remedy(candidate)}"
-        return Waiting(Reason.PREFETCH_FAILED, message, stalls=True, jobs=missing)
+        return Waiting(found.reason, message, stalls=True, jobs=missing)
     if found.state in (PrefetchState.RUNNING, PrefetchState.HELD):
         return Waiting(Reason.PREFETCHING, found.message, held=found.state is PrefetchState.HELD, jobs=missing)
     return None
@@ -74,10 +76,19 @@ def _jobs(state: ReconcileState, spec: Spec, stable: Revision, candidate: Revisi
     """Returns the prefetch Jobs; none if the nodes already hold the weights, that is the same models from the same storage."""
     before, after = stable.resolved, candidate.resolved
     same_place = stable.inputs.get("storage") == candidate.inputs.get("storage")
-    if same_place and (before.target, before.drafter) == (after.target, after.drafter):
+    same_form = bool(before.fetch_image) == bool(after.fetch_image)
+    if same_place and same_form and (before.target, before.drafter) == (after.target, after.drafter):
         return []
     key = state.snapshot.key
     serving = (names.ROLE_ENGINE, names.ROLE_WORKER)
     nodes = sorted({pod.node for pod in state.snapshot.pods if pod.role in serving and pod.node and not pod.terminating})
     roots = state.context.defaults.host_path_roots
-    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots))
+    return list(prefetch_jobs(key.name, key.namespace, candidate.hash, spec, after, nodes, roots, kept_models(state.stored, candidate)))
+
+
+def kept_models(stored: StoredRevisions, candidate: Revision) -> tuple[ModelRef, ...] | None:
+    """Returns the models of all stored revisions, to any of which a rollback may lead. None if the record of one cannot be read."""
+    if stored.unreadable:
+        return None
+    found = (model for record in (*stored.records, candidate) for model in (record.resolved.target, record.resolved.drafter))
+    return tuple(dict.fromkeys(found))

@@ -10,6 +10,7 @@ from dflash_controller.api.conditions import Reason
 from dflash_controller.catalog import Catalog
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.model.counters import CounterSeries, ProbeRun
+from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.hub import HubKnowledge
 from dflash_controller.model.load_sample import LoadSample
 from dflash_controller.model.metrics_health import NOT_MEASURED, MetricsHealth
@@ -64,6 +65,8 @@ class PlannerInputs:
     """Why the engines' metrics cannot be read; None while they can."""
     probes: tuple[ProbeRun, ...] = ()
     """Answers of the probe that has just finished."""
+    fetching: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """How far the pods of prefetch Jobs are, by pod."""
     probe_error: str | None = None
     """Why the probe failed to run; None if it did not fail."""
     probe_waited_s: Mapping[str, float] = field(default_factory=dict)

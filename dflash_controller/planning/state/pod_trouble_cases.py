@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dflash_controller.api.conditions import Reason
+from dflash_controller.planning.state.prefetch_progress import REASONS
 
 
 class Kind(StrEnum):
@@ -105,6 +106,24 @@ RUNS_AGAIN = Case(
     Kind.LOADS,
     Reason.ENGINE_FAILING,
     "container {container} has exited, and runs again",
+    _LOG,
+)
+FETCH_FAILS = {
+    reason: Case(
+        f"init container `dflash-fetch` exits with reason {' or '.join(f'`{found}`' for found in REASONS if REASONS[found] is reason)}",
+        Kind.LOADS if reason is Reason.HUB_UNREACHABLE else Kind.CANNOT_START,
+        reason,
+        "its weights cannot be fetched",
+        _LOG,
+    )
+    for reason in dict.fromkeys(REASONS.values())
+}
+"""By the reason that conditions show. A hub that does not answer says nothing about the revision."""
+FETCH_FAILS[Reason.PREFETCH_FAILED] = Case(
+    "init container `dflash-fetch` exits with another reason",
+    Kind.CANNOT_START,
+    Reason.PREFETCH_FAILED,
+    "its weights cannot be fetched",
     _LOG,
 )
 GROUPS_EXIT = Case(
@@ -223,6 +242,7 @@ ENDED = Case(
 
 CASES: Sequence[Case] = (
     *(IMAGE, CONFIG, NOT_CREATED, NOT_STARTED, NOT_SET_UP, EXITS, OUT_OF_MEMORY, KILLED, RUNS_AGAIN, GROUPS_EXIT),
+    *FETCH_FAILS.values(),
     *(OTHER_EXITS, OTHER_WAITS),
     *(NO_ACCELERATORS, UNSCHEDULABLE, NO_CLAIM, GATED),
     *(QUOTA, DENIED, NO_ANSWER, NO_ACCOUNT, FORBIDDEN, NO_PODS),

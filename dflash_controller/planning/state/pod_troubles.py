@@ -14,6 +14,7 @@ from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
 from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, crash_loop_after, exits, pods_of
 from dflash_controller.planning.state.pod_trouble_cases import Case, Kind
+from dflash_controller.planning.state.prefetch_progress import reason_of
 from dflash_controller.planning.state.reconcile_state import ReconcileState
 
 CANNOT_START_S = 180.0
@@ -140,7 +141,7 @@ def _of_pod(state: ReconcileState, pod: Pod) -> Trouble | None:
     if case := _container_case(pod):
         said = pod.message.removeprefix(f"{pod.container}: ") if pod.message else pod.waiting_reason or ""
         text = steady_text.pull_error(said) if case is cases.IMAGE else steady_text.last_words(said)
-        exits = case.reason is Reason.ENGINE_FAILING or pod.restarts > 0
+        exits = case.reason is Reason.ENGINE_FAILING or pod.fetch is not None or pod.restarts > 0
         return _trouble(case, text, pod, terminal=pod.restarts >= TERMINAL_RESTARTS if exits else waited_s >= CANNOT_START_S)
     if pod.mounts is not None and waited_s >= SET_UP_S:
         return _trouble(cases.NOT_SET_UP, "the events name which", pod, terminal=waited_s >= SET_UP_S + CANNOT_START_S)
@@ -153,6 +154,8 @@ def _container_case(pod: Pod) -> Case | None:
         return cases.OTHER_WAITS if case not in (None, cases.EXITS) else cases.OTHER_EXITS
     if case is cases.NOT_CREATED and pod.waiting_reason == "CreateContainerConfigError" and cases.NOT_FOUND.search(pod.message or ""):
         return cases.CONFIG
+    if pod.fetch and case in (None, cases.EXITS):
+        return cases.FETCH_FAILS[reason_of(pod)]
     if case is not cases.EXITS:
         return case or (cases.RUNS_AGAIN if pod.restarts else None)
     if pod.exit_reason in cases.NEVER_STARTED:

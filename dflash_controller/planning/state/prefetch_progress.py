@@ -9,6 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.model.fetch_progress import FetchProgress
+from dflash_controller.model.fetch_report import FetchReason
 from dflash_controller.model.snapshot import Object, Pod
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.state.child_ownership import being_deleted
@@ -19,6 +22,18 @@ SHORTEST_PAUSE = timedelta(minutes=10)
 LONGEST_PAUSE = timedelta(hours=2)
 WITHOUT_POD = timedelta(minutes=1)
 """Time in which a new Job gets its pod."""
+
+
+REASONS: Mapping[FetchReason, Reason] = {
+    FetchReason.UNAUTHORIZED: Reason.WEIGHTS_FORBIDDEN,
+    FetchReason.GATED: Reason.WEIGHTS_FORBIDDEN,
+    FetchReason.MODEL_NOT_FOUND: Reason.WEIGHTS_NOT_FOUND,
+    FetchReason.REVISION_NOT_FOUND: Reason.WEIGHTS_NOT_FOUND,
+    FetchReason.HASH_MISMATCH: Reason.WEIGHTS_CORRUPT,
+    FetchReason.NO_SPACE: Reason.STORAGE_FULL,
+    FetchReason.HUB_UNREACHABLE: Reason.HUB_UNREACHABLE,
+}
+"""What conditions say for an end of ``dflash-fetch``. The others are rare, and PrefetchFailed with their message."""
 
 
 class PrefetchState(StrEnum):
@@ -34,10 +49,15 @@ class PrefetchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of the prefetch. ``message`` is empty when all Jobs are done. It does not change while a download progresses."""
+    """The progress of the prefetch. ``message`` is empty when all Jobs are done.
+
+    It changes at most once a minute while a download progresses.
+    """
 
     state: PrefetchState
     message: str = ""
+    reason: Reason = Reason.PREFETCH_FAILED
+    """Why it failed."""
 
 
 def progress(
@@ -46,11 +66,12 @@ def progress(
     pods: Sequence[Pod],
     fetched: Sequence[str] = (),
     now: datetime | None = None,
+    readings: Mapping[str, FetchProgress] | None = None,
 ) -> Progress:
     """Returns the progress of the rendered Jobs ``expected``, given the live objects and pods. Without Jobs it is DONE.
 
     ``fetched`` names the Jobs that are known to have succeeded: one of them that is gone is done. Without ``now`` no Job is reported for
-    having no pod.
+    having no pod. ``readings`` say how far pods are.
 
     A Job's conditions say when it has ended. SuccessCriteriaMet and FailureTarget come first (Kubernetes 1.31) and are already final:
     between them and Complete or Failed, Kubernetes only waits for the pods to end.
@@ -62,13 +83,14 @@ def progress(
         if not _succeeded(item) if item is not None else job["metadata"]["name"] not in fetched:
             unfinished.append(job)
         if item is not None and (condition := _condition(item, "Failed") or _condition(item, "FailureTarget")):
-            why = _failure(job, pods) or condition.get("message") or condition.get("reason") or "no reason given"
-            return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}")
+            failed = _failed_pod(job, pods)
+            why = _said(failed) or condition.get("message") or condition.get("reason") or "no reason given"
+            return Progress(PrefetchState.FAILED, f"Job {job['metadata']['name']} failed: {why}", reason_of(failed))
     if unfinished:
         for job in unfinished:
             if held := _held(found.get(job["metadata"]["name"]), pods, now):
                 return Progress(PrefetchState.HELD, held)
-        return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods))
+        return Progress(PrefetchState.RUNNING, _waiting(expected, unfinished, pods, readings or {}))
     return Progress(PrefetchState.DONE)
 
 
@@ -118,18 +140,40 @@ def next_attempt(job: Object, candidate: Revision | None) -> datetime | None:
     return failed_at + min(max(failed_at - begun_at, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
-def _waiting(expected: Sequence[Mapping[str, Any]], unfinished: Sequence[Mapping[str, Any]], pods: Sequence[Pod]) -> str:
-    """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes."""
+def _waiting(
+    expected: Sequence[Mapping[str, Any]],
+    unfinished: Sequence[Mapping[str, Any]],
+    pods: Sequence[Pod],
+    readings: Mapping[str, FetchProgress],
+) -> str:
+    """Returns the message while Jobs run. It counts all Jobs, not those left, so that it does not change with every node that finishes.
+
+    Of several downloads that run, the one that is the least far is told.
+    """
     first = expected[0]["metadata"]["name"]
     what = f"{len(expected)} Jobs like {first} fetch" if len(expected) > 1 else f"Job {first} fetches"
     for job in unfinished:
-        if failure := _failure(job, pods):
+        if failure := _said(_failed_pod(job, pods)):
             return f"{what} the weights. {job['metadata']['name']}: {failure}"
-    return f"{what} the weights"
+    names_ = {job["metadata"]["name"] for job in unfinished}
+    running = [readings[pod.name] for pod in pods if pod.workload in names_ and pod.name in readings and pod.phase == "Running"]
+    if not running:
+        return f"{what} the weights"
+    last = min(running, key=lambda reading: reading.share)
+    return f"{what} the weights. {'The slowest' if len(expected) > 1 else 'It'} has {last.sentence()}"
 
 
-def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
-    """Returns what is wrong according to the newest pod of a Job that has a message, or None."""
+def reason_of(pod: Pod | None) -> Reason:
+    """Returns the reason for which ``dflash-fetch`` ended in a pod, as conditions show it."""
+    return REASONS.get(pod.fetch, Reason.PREFETCH_FAILED) if pod and pod.fetch else Reason.PREFETCH_FAILED
+
+
+def _said(pod: Pod | None) -> str | None:
+    return (pod.unschedulable or pod.message) if pod else None
+
+
+def _failed_pod(job: Mapping[str, Any], pods: Sequence[Pod]) -> Pod | None:
+    """Returns the newest pod of a Job that says what is wrong, or None."""
     # The API server cuts a generated name to 58 characters and adds five of its own, so only the node tells pods with long names apart.
     prefix, node = f"{job['metadata']['name']}-"[:GENERATED_NAME_BASE], node_of(job)
     mine = [
@@ -138,7 +182,7 @@ def _failure(job: Mapping[str, Any], pods: Sequence[Pod]) -> str | None:
         if pod.role == names.ROLE_PREFETCH and pod.name.startswith(prefix) and (node is None or pod.node in (node, None))
     ]
     newest_first = sorted(mine, key=lambda pod: int(pod.resource_version), reverse=True)
-    return next((words for pod in newest_first if (words := pod.unschedulable or pod.message)), None)
+    return next((pod for pod in newest_first if _said(pod)), None)
 
 
 def _time(text: str | None) -> datetime | None:

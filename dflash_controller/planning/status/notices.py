@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
+from dflash_controller.engines.resolve import fetch_image
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions import capacity, operations
@@ -119,6 +120,8 @@ def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
     version = str(written.get("version") or today.versions[engine])
     image = str(written.get("image") or today.images[engine].replace("{version}", version))
     if (version, image) == (runs.version, runs.image):
+        if state.spec is not None and runs.fetch_image is None and fetch_image(state.spec, runs.target, runs.drafter, today):
+            return "The engines download their weights; today an init container does, and verifies them. Change spec.restartId to adopt it"
         return None
     return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
 

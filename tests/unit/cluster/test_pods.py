@@ -9,6 +9,7 @@ import pytest
 
 from dflash_controller.api import names
 from dflash_controller.cluster.pods import project
+from dflash_controller.model.fetch_report import FetchReason, FetchReport
 from dflash_controller.model.snapshot import Pod
 
 LABELS = {names.LABEL_DEPLOYMENT: "demo", names.LABEL_REVISION: "abc", names.LABEL_ROLE: "engine"}
@@ -251,3 +252,28 @@ def test_another_container_is_named_only_while_it_is_not_ready_and_the_engine_is
     exited = {**loads, "restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
     found = [project(raw({"containerStatuses": [*pair]})) for pair in ((loads, runs), (loads, SIDECAR_LOOPS), (exited, SIDECAR_LOOPS))]
     assert [(pod.container, pod.foreign) for pod in found] == [(None, False), ("istio-proxy", True), ("engine", False)]
+
+
+def fetching(state: dict[str, Any], last: dict[str, Any] | None = None) -> Pod:
+    init = {"name": "dflash-fetch", "restartCount": 1, "state": state, "lastState": last or {}}
+    engine = {"name": "engine", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
+    return project(raw({"phase": "Pending", "initContainerStatuses": [init], "containerStatuses": [engine]}))
+
+
+REPORTED = {"terminated": {"exitCode": 11, "reason": "Error", "message": FetchReport(FetchReason.GATED, "accept the terms").to_json()}}
+
+
+def test_the_report_of_a_failed_fetch_is_read() -> None:
+    pod = fetching({"waiting": {"reason": "CrashLoopBackOff"}}, REPORTED)
+    assert (pod.container, pod.fetch, pod.message) == ("dflash-fetch", FetchReason.GATED, "dflash-fetch: accept the terms")
+    assert fetching({"running": {}}, REPORTED).fetch is FetchReason.GATED, "told until it is done"
+
+
+def test_a_fetch_that_is_done_has_no_failure_any_more() -> None:
+    pod = fetching({"terminated": {"exitCode": 0, "reason": "Completed"}}, REPORTED)
+    assert (pod.fetch, pod.message, pod.exit_code) == (None, None, None)
+
+
+def test_only_a_container_of_ours_can_report_a_fetch() -> None:
+    other = {"name": "istio-init", "restartCount": 1, "state": REPORTED}
+    assert project(raw({"phase": "Pending", "initContainerStatuses": [other]})).fetch is None

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from dflash_controller.api import names
+from dflash_controller.api.conditions import Reason
+from dflash_controller.cluster.pods import project
 from dflash_controller.engines.resolve import OperatorDefaults
+from dflash_controller.model.fetch_report import EXIT_CODES, FetchReason, FetchReport
+from dflash_controller.planning.revisions.revision import RevisionState
+from dflash_controller.planning.revisions.roles import read_stored
+from dflash_controller.planning.rollout.preparation import kept_models
 from dflash_controller.planning.state.plan import Apply, Delete
+from dflash_controller.planning.state.prefetch_progress import REASONS
 from dflash_controller.render import prefetch
 from tests.support.planning_world import UNDECIDED, World
-from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
+from tests.unit.planning.test_planner import COMMIT, set_drafter, settled, spec
 
 CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "models"}}
 MODELS: dict[str, Any] = {"target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40}, "drafter": {"revision": "c" * 40}}
@@ -193,3 +204,93 @@ def test_a_suspended_job_is_told_and_holds_the_rollout_without_stalling_it() -> 
     complete(world)
     world.settle()
     assert rollout(world)[0] == "Analyzing"
+
+
+FETCHED = OperatorDefaults(fetch_image="images.example.com/dflash-operator:1")
+TARGET = {"model": "Qwen/Qwen3.5-9B", "revision": "d" * 40}
+
+
+def fetched_world(*commits: str) -> World:
+    """A deployment whose init containers fetch its weights, which has had drafters at these commits, and waits for a Job for the last."""
+    first, *later = commits
+    world = World(spec(replicas=3, storage=CLAIM, target=TARGET, drafter={"revision": first}), defaults=FETCHED)
+    world.settle()
+    for commit in later:
+        world.judgement = UNDECIDED if commit == later[-1] else world.judgement
+        world.edit(set_drafter(commit))
+        world.settle()
+        if commit != later[-1]:
+            complete(world)
+            world.settle()
+    return world
+
+
+def arguments(world: World) -> list[str]:
+    [container] = job(world)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == FETCHED.fetch_image
+    args = container["args"]
+    assert isinstance(args, list)
+    return args
+
+
+def test_a_job_keeps_the_models_of_every_stored_revision_and_deletes_no_other_ones() -> None:
+    world = fetched_world("a" * 40, "b" * 40)
+    kept = {argument.removeprefix("--keep=") for argument in arguments(world) if argument.startswith("--keep=")}
+    drafter = "z-lab/Qwen3.5-9B-DFlash"
+    assert kept == {f"{TARGET['model']}@{TARGET['revision']}", f"{drafter}@{'a' * 40}", f"{drafter}@{'b' * 40}"}
+    assert "--prune" in arguments(world)
+
+
+def test_nothing_is_deleted_while_a_revision_cannot_be_read() -> None:
+    world = fetched_world("a" * 40, "b" * 40)
+    [old, *_] = world.of_kind("ControllerRevision")
+    damaged = {**old, "metadata": {**old["metadata"], "name": "chat-rabcdefg"}, "data": {}}
+    state = world.snapshot()
+    stored = read_stored([*state.revisions, damaged])
+    assert stored.unreadable
+    [candidate] = [record for record in stored.records if record.state is RevisionState.CANDIDATE]
+    assert kept_models(stored, candidate) is None
+    assert kept_models(read_stored(state.revisions), candidate) is not None
+
+
+@pytest.mark.parametrize(("reason", "expected"), list(REASONS.items()))
+def test_the_reason_of_a_failed_job_is_that_of_the_program(reason: FetchReason, expected: Reason) -> None:
+    world = fetched_world("a" * 40, "b" * 40)
+    fail(world)
+    metadata, snapshot = job(world)["metadata"], world.snapshot()
+    report = FetchReport(reason, "words of the program").to_json()
+    ended = {"exitCode": EXIT_CODES[reason], "reason": "Error", "message": report, "finishedAt": "2026-01-01T00:00:00Z"}
+    pod = {
+        "metadata": {
+            "name": f"{metadata['name']}-x7k2p",
+            "uid": "u",
+            "resourceVersion": "1",
+            "labels": metadata["labels"] | {names.LABEL_ROLE: names.ROLE_PREFETCH},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": "j", "controller": True}],
+        },
+        "status": {"phase": "Failed", "containerStatuses": [{"name": "fetch", "restartCount": 0, "state": {"terminated": ended}}]},
+    }
+    with patch.object(world, "snapshot", lambda: replace(snapshot, pods=(*snapshot.pods, project(pod)))):
+        world.reconcile()
+    phase, shown, message = rollout(world)
+    assert (phase, shown) == ("Held", expected)
+    assert f"Job {metadata['name']} failed: fetch: words of the program" in message
+
+
+def test_an_operator_that_knows_an_image_for_it_restarts_nothing_and_says_how_to_adopt_it() -> None:
+    world = World(spec(replicas=3, storage=CLAIM, target=TARGET, drafter={"revision": "a" * 40}))
+    world.settle()
+    before = dict(world.children), set(world.pods)
+    world.defaults = FETCHED
+    world.settle()
+    assert (dict(world.children), set(world.pods)) == before
+    [notice] = [notice for notice in world.deployment["status"]["notices"] if notice["reason"] == "NewerDefaultsAvailable"]
+    assert "spec.restartId" in notice["message"]
+    world.edit(lambda written: written.update(restartId="1"))
+    world.settle()
+    assert arguments(world), "a Job brings the weights to the other place first"
+    complete(world)
+    world.settle()
+    [newest] = [item for item in world.of_kind("Deployment") if item["spec"]["template"]["spec"].get("initContainers")]
+    assert newest["spec"]["replicas"] == 3, "nothing that could be judged has changed"
+    assert not [notice for notice in world.deployment["status"].get("notices", ()) if notice["reason"] == "NewerDefaultsAvailable"]

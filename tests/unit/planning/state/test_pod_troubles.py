@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from dflash_controller.api.conditions import Reason
+from dflash_controller.model.fetch_report import EXIT_CODES, FetchReason, FetchReport
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state.pod_trouble_cases import CASES, Case, Kind
+from dflash_controller.planning.state.prefetch_progress import REASONS
 from tests.support.planning_world import World
 from tests.unit.planning.rollout.test_groups_that_fail import TWO_NODES, GroupWorld
 from tests.unit.planning.rollout.test_starting import UNDECIDED, begun, pods, revision, rollout, turn
@@ -77,10 +80,32 @@ RUNS_AGAIN = on_node(
     container({"running": {"startedAt": START}}, 1, lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": "CUDA error"}}),
     phase="Running",
 )
+
+
+def fetch_fails(reason: FetchReason, message: str) -> dict[str, Any]:
+    """A pod whose init container has ended with a report, and waits to be started again."""
+    last = {"terminated": {"exitCode": EXIT_CODES[reason], "reason": "Error", "finishedAt": START}}
+    last["terminated"]["message"] = FetchReport(reason, message).to_json()
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container=dflash-fetch"}}
+    engine = container({"waiting": {"reason": "PodInitializing"}})
+    restarts = 1 if reason is FetchReason.HUB_UNREACHABLE else 5
+    return on_node(engine, initContainerStatuses=[container(waiting, restarts, name="dflash-fetch", lastState=last)])
+
+
 FORBIDDEN = 'pods "chat-r1-7d4b9c-x2x9z" is forbidden: '
 
 PODS: list[tuple[str, Case, dict[str, Any], tuple[str, ...]]] = [
     ("no such image", cases.IMAGE, waits("ErrImagePull", PULL), ("404 Not Found", "kubectl describe pod")),
+    *(
+        (
+            f"weights: {reason}",
+            cases.FETCH_FAILS[REASONS.get(reason, Reason.PREFETCH_FAILED)],
+            fetch_fails(reason, f"words of {reason}"),
+            (f"words of {reason}", "weights cannot be fetched", "kubectl logs", "-c dflash-fetch"),
+        )
+        for reason in FetchReason
+        if reason not in (FetchReason.FETCHED, FetchReason.INTERRUPTED)
+    ),
     (
         "back-off of the pull",
         cases.IMAGE,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.api import names
+from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.snapshot import Pod
 from dflash_controller.planning.state.prefetch_progress import PrefetchState, Progress, fetched, progress
 from dflash_controller.render.prefetch import prefetch_jobs
@@ -156,3 +157,23 @@ def test_a_job_is_fetched_once_it_or_its_pod_has_succeeded_and_stays_so() -> Non
     assert done == (one, two, three)
     assert progress(jobs[:3], [], [], done) == Progress(PrefetchState.DONE)
     assert progress(jobs, [], [], done).state is PrefetchState.RUNNING
+
+
+GB = 10**9
+
+
+def test_a_running_download_is_told_in_bytes_rate_and_time() -> None:
+    [job] = jobs_of(CLAIM)
+    running = pod(job, phase="Running", workload=job["metadata"]["name"])
+    reading = FetchProgress("Fetching acme/x", 4 * GB, 16 * GB, 0.1 * GB, 120.0)
+    told = progress([job], [lived(job)], [running], readings={running.name: reading})
+    assert told.message.endswith("fetches the weights. It has 4.0 GB of 16.0 GB (25 %), 100.0 MB/s, 2 min 0 s left")
+    assert progress([job], [lived(job)], [running], readings={"other": reading}).message.endswith("fetches the weights")
+
+
+def test_of_several_downloads_the_slowest_one_is_told() -> None:
+    jobs = jobs_of(HOST, "n1", "n2")
+    pods = [pod(job, phase="Running", node=f"n{n}", workload=job["metadata"]["name"]) for n, job in enumerate(jobs, 1)]
+    readings = {pod.name: FetchProgress("x", done * GB, 16 * GB, 0.0, None) for pod, done in zip(pods, (8, 4), strict=True)}
+    told = progress(jobs, [lived(job) for job in jobs], pods, readings=readings).message
+    assert told.endswith("fetch the weights. The slowest has 4.0 GB of 16.0 GB (25 %), 0 B/s")

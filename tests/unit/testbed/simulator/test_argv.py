@@ -2,8 +2,12 @@
 
 import pytest
 
+from dflash_controller.engines.releases import TABLE
 from testbed.simulator.argv import ArgvError, Host, ParsedArgv, parse
+from testbed.simulator.settings import EngineSettings
+from testbed.simulator.weights import with_mounted_weights
 from tests.support.releases import default_release
+from tests.support.render_inputs import deployment, pod_templates, rendered_workload
 
 SGLANG = ["python3", "-m", "sglang.launch_server", "--model-path=t"]
 DFLASH = [*SGLANG, "--speculative-algorithm=dflash", "--speculative-draft-model-path", "d"]
@@ -124,3 +128,23 @@ def test_a_target_of_the_catalog_is_known_to_be_hybrid() -> None:
         parse("sglang", "0.5.23", [*hybrid, strategy, "--disable-overlap-schedule", "--attention-backend=trtllm_mha"])
     assert parse("sglang", "0.5.23", [*hybrid, strategy, "--disable-overlap-schedule"])
     assert parse("sglang", "0.5.23", [*base, "--model-path=Qwen/Qwen3-8B", strategy])
+
+
+@pytest.mark.parametrize(("engine", "release"), [(engine, release) for engine in TABLE for release in TABLE[engine].tested])
+def test_weights_that_an_init_container_fetches_are_known_by_the_mounts(engine: str, release: str) -> None:
+    obj = deployment(
+        "fetched",
+        target={"model": "Qwen/Qwen3.5-9B", "revision": "a" * 40},
+        drafter={"revision": "b" * 40},
+        engine={"name": engine, "version": release},
+        storage={"hostPath": {"path": "/mnt/models"}},
+    )
+    pod = pod_templates(rendered_workload(obj))["engine"]
+    [container] = pod["spec"]["containers"]
+    parsed = parse(engine, release, [*container["command"], *container["args"]])
+    assert (parsed.target, parsed.drafter, parsed.served_model_name) == ("/models/target", "/models/drafter", "Qwen/Qwen3.5-9B")
+    plain = EngineSettings(engine=engine, release=release, target=parsed.target, served_model_name="x", port=1, drafter=parsed.drafter)
+    known = with_mounted_weights(plain, pod)
+    assert (known.target, known.drafter, known.drafter_revision) == ("Qwen/Qwen3.5-9B", "z-lab/Qwen3.5-9B-DFlash", "b" * 40)
+    del container["volumeMounts"]
+    assert with_mounted_weights(plain, pod) == plain
