@@ -135,6 +135,13 @@ class Builder:
         finally:
             unfinished.unlink(missing_ok=True)
 
+    def keep_only(self, tag: str) -> None:
+        """Removes every other image of buildah's storage, with all layers that only they have."""
+        kept = self.run("images", "--quiet", "--no-trunc", tag).split()
+        others = set(self.run("images", "--all", "--quiet", "--no-trunc").split()) - set(kept)
+        if others:
+            self.call("rmi", "--force", *others)
+
     def run(self, *arguments: str) -> str:
         """Returns the standard output of a command. Raises ImageError if it fails."""
         answer = self.call(*arguments)
