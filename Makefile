@@ -118,6 +118,19 @@ e2e-lws: $(STAMP) binaries ## Replicas over several nodes with the real LeaderWo
 e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run beside: it would show in what the fleet measures
 	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py
 
+.PHONY: images
+images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too)
+	@$(BIN)/python -m testbed.images $(if $(BASE_IMAGE),--base=$(BASE_IMAGE)) $(if $(REPOSITORY),--repository=$(REPOSITORY)) \
+	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator)
+
+.PHONY: e2e-node
+e2e-node: $(STAMP) binaries ## Real pods on a real node: install, serve, change, drain, reboot, uninstall (root; containerd and buildah)
+	@$(BIN)/python -m testbed.real_node check
+	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus >/dev/null
+	@echo "==> images"; $(BIN)/python -m testbed.real_node images
+	@echo "==> real node"; DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
+	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node
+
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line
 	@$(BIN)/python -m benchmarks.fleet

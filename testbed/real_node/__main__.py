@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("run", "inside"):
         commands.add_parser(name).add_argument("argv", nargs="+", metavar="-- COMMAND")
-    commands.add_parser("images")
+    commands.add_parser("images").add_argument("--quiet", action="store_true", help="only the path of their layout")
     commands.add_parser("check")
     parsed = parser.parse_args(arguments)
     try:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "images":
             found = node_images.layout()
             print(found)
-            for size in node_images.measured(found):
+            for size in [] if parsed.quiet else node_images.measured(found):
                 print(f"{size.name}\t{size.compressed / 1e6:.0f} MB compressed\t{size.unpacked / 1e6:.0f} MB unpacked")
     except (isolation.IsolationError, ImageError, BinaryError) as error:
         print(f"real node: {error}", file=sys.stderr)

@@ -1,0 +1,260 @@
+"""The product as its users run it, on a node whose pods are containers: install, serve, change, drain, reboot, uninstall.
+
+The tests run in order, on one installation: the last one removes it. The engines are simulators under the names of the engines' images.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed import binaries
+from testbed.cluster import Cluster, CommandError
+from testbed.operator_process import ROOT
+from testbed.pod_watch import PodWatch
+from testbed.real_node.node import RealNode
+from testbed.waiting import wait_until
+from tests.e2e.conftest import Say
+from tests.node.load import Load
+from tests.node.release import OPERATOR_NAMESPACE, RELEASE, ask_prometheus, wait_for_series
+from tests.support.deployment import UNJUDGED, Deployment
+from tests.support.releases import default_release
+
+MODEL = "Qwen/Qwen3.5-9B"
+EXAMPLES = {"sglang": "qwen3.5-9b-sglang.yaml", "vllm": "qwen3.5-9b-vllm.yaml"}
+RATE = 25.0
+LEAST_REQUESTS = 2000
+ENGINES = ("sglang", "vllm")
+
+
+def spec(engine: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "target": {"model": MODEL, "revision": "f" * 40},
+        "drafter": {"revision": "a" * 40},
+        "engine": {"name": engine, "version": default_release(engine)},
+        "replicas": 3,
+        "tuning": {"mode": "Off"},
+        "rollout": UNJUDGED,
+        "podTemplate": {"terminationGracePeriodSeconds": 40},
+        **changes,
+    }
+
+
+def address(cluster: Cluster, deployment: Deployment) -> str:
+    """The base URL of a deployment's Service."""
+    found = cluster.get("service", deployment.name, "--namespace", deployment.namespace)["spec"]
+    return f"http://{found['clusterIP']}:{found['ports'][0]['port']}"
+
+
+def in_pod(cluster: Cluster, namespace: str, pod: str, program: str) -> str:
+    """What a Python program says that runs in a pod."""
+    return cluster.kubectl("exec", "--namespace", namespace, pod, "--", "python3", "-c", program)
+
+
+def failed_liveness(cluster: Cluster, node: RealNode, namespace: str) -> float:
+    """Failed liveness probes of a namespace's pods, as the kubelet counted them since it started."""
+    page = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node.name}/proxy/metrics/probes")
+    lines = [line for line in page.splitlines() if line.startswith("prober_probe_total{") and f'namespace="{namespace}"' in line]
+    assert lines, "the kubelet probed"
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'probe_type="Liveness"' in line and 'result="failed"' in line)
+
+
+def restarts(deployment: Deployment) -> int:
+    return sum(status["restartCount"] for pod in deployment.children("pods") for status in pod["status"].get("containerStatuses") or ())
+
+
+@pytest.fixture(scope="module")
+def pod_watch(cluster: Cluster) -> Iterator[PodWatch]:
+    with PodWatch(cluster) as watch:
+        yield watch
+
+
+def test_both_replicas_run_as_the_restricted_standard_wants_and_helm_test_passes(cluster: Cluster, operator: str, say: Say) -> None:
+    pods = cluster.get("pods", "--namespace", operator, "-lapp.kubernetes.io/name=dflash-operator")["items"]
+    assert [pod["spec"]["nodeName"] for pod in pods] == ["real-0"] * 2
+    for pod in pods:
+        [container] = pod["status"]["containerStatuses"]
+        assert container["restartCount"] == 0
+        ready = next(item for item in pod["status"]["conditions"] if item["type"] == "Ready")["lastTransitionTime"]
+        say(f"{pod['metadata']['name']}: container started {container['state']['running']['startedAt']}, pod Ready {ready}")
+    program = 'import os; print(os.getuid()); open("/opt/dflash/x", "w")'
+    with pytest.raises(CommandError, match="Read-only file system"):
+        in_pod(cluster, operator, pods[0]["metadata"]["name"], program)
+    said = cluster.helm("test", RELEASE, "--namespace", operator, "--timeout=60s")
+    assert re.search(r"Phase:\s+Succeeded", said)
+
+
+def test_the_operators_image_starts_quickly(cluster: Cluster, operator: str, say: Say) -> None:
+    """How long the process needs until it serves health; said, not judged, because the machine may be busy."""
+    [first, *_] = cluster.get("pods", "--namespace", operator, "-lapp.kubernetes.io/name=dflash-operator")["items"]
+    program = """
+import os, subprocess, sys, time, urllib.request
+started = time.monotonic()
+env = {**os.environ, "DFLASH_HTTP_PORT": "9999", "DFLASH_LEASE_NAME": "dflash-operator"}
+process = subprocess.Popen([sys.executable, "/opt/dflash/operator/main.py"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while True:
+    try:
+        urllib.request.urlopen("http://127.0.0.1:9999/healthz", timeout=1)
+        break
+    except OSError:
+        assert process.poll() is None, "it ended"
+        time.sleep(0.02)
+print(f"{time.monotonic() - started:.2f}")
+process.kill()
+"""
+    seconds = float(in_pod(cluster, operator, first["metadata"]["name"], program))
+    say(f"the operator answers {seconds:.2f} s after its start")
+    assert seconds > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_example_serves_through_its_service_without_a_token(engine: str, cluster: Cluster, engines: str) -> None:
+    cluster.kubectl("apply", "--namespace", engines, "-f", str(ROOT / "examples" / EXAMPLES[engine]))
+    [name] = [item["metadata"]["name"] for item in cluster.get("dfd", "--namespace", engines)["items"]]
+    deployment = Deployment(cluster, engines, name)
+    deployment.wait_done(120)
+    [pod] = [pod["metadata"]["name"] for pod in deployment.children("pods")]
+    port = cluster.get("service", name, "--namespace", engines)["spec"]["ports"][0]["port"]
+
+    program = f"""
+import json, os, urllib.request
+body = json.dumps({{"model": "{MODEL}", "prompt": "hello", "max_tokens": 7, "ignore_eos": True}}).encode()
+request = urllib.request.Request("http://{name}.{engines}.svc.cluster.local:{port}/v1/completions", body, {{"Content-Type": "application/json"}})
+answer = json.load(urllib.request.urlopen(request, timeout=20))
+status = dict(line.split(":", 1) for line in open("/proc/1/status"))
+print(json.dumps({{
+    "tokens": answer["usage"]["completion_tokens"],
+    "token": os.path.exists("/var/run/secrets/kubernetes.io"),
+    "seccomp": status["Seccomp"].strip(),
+    "capabilities": int(status["CapEff"], 16),
+    "privileges": status["NoNewPrivs"].strip(),
+}}))
+"""
+    found = json.loads(in_pod(cluster, engines, pod, program))
+    assert found == {"tokens": 7, "token": False, "seccomp": "2", "capabilities": 0, "privileges": "1"}
+    assert "POST /v1" not in cluster.kubectl("logs", "--namespace", engines, pod), "the logs can be read"
+
+
+def test_prometheus_finds_operator_and_engines_by_their_annotations(cluster: Cluster, engines: str) -> None:
+    deployment = Deployment(cluster, engines).create(spec("sglang", replicas=2))
+    deployment.wait_done(120)
+    assert len(wait_for_series(cluster, f'up{{namespace="{OPERATOR_NAMESPACE}"}}==1', 2)) == 2
+    wait_for_series(cluster, f'up{{namespace="{engines}"}}==1', 2)
+    [leading] = ask_prometheus(cluster, "sum(dflash_leader)")
+    assert leading["value"][1] == "1"
+
+    def measured() -> bool:
+        return deployment.condition("MetricsAvailable")[0] == "True"
+
+    wait_until(measured, f"the operator to measure through Prometheus: {deployment.condition('MetricsAvailable')}", 90, 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_request_fails_while_the_drafter_changes_and_the_node_is_drained(
+    engine: str, cluster: Cluster, node: RealNode, engines: str, say: Say
+) -> None:
+    env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": "3"}]
+    deployment = Deployment(cluster, engines).create(
+        spec(engine, engine={"name": engine, "version": default_release(engine), "env": env})
+    )
+    deployment.wait_done(120)
+    before = deployment.pod_uids()
+    with Load(address(cluster, deployment), MODEL, RATE) as load:
+        deployment.patch(drafter={"revision": "b" * 40})
+        assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=240)["phase"] == "Completed"
+        wait_until(lambda: len(deployment.pod_uids()) == 3, "the last of the old pods to end", 90, 0.5)
+        changed = deployment.pod_uids()
+        assert not before & changed
+        rolled = f"change of the drafter: {load.summary()}"
+        drain(cluster, node, engines)
+        wait_until(lambda: len(deployment.pod_uids()) == 3 and not changed & deployment.pod_uids(), "the drained pods to be replaced", 120, 0.5)
+        deployment.wait_done(60)
+        wait_until(lambda: load.answered >= LEAST_REQUESTS, "the requests", 120, 0.5)
+    say(f"{engine}: {rolled}\n{engine}: with the drain of the node: {load.summary()}")
+    assert not load.log.errors
+    assert restarts(deployment) == 0
+    assert failed_liveness(cluster, node, engines) == 0
+
+
+def drain(cluster: Cluster, node: RealNode, namespace: str) -> None:
+    """Evicts the engines as `kubectl drain` does, one after the other as their budget allows.
+
+    The node takes pods again at once: it is the only real one, and the replacements need a place.
+    """
+    command = [str(binaries.path_of("kubectl")), f"--kubeconfig={cluster.admin_kubeconfig}", "drain", node.name, "--ignore-daemonsets"]
+    command += ["--delete-emptydir-data", "--pod-selector=serving.dflash.io/role=engine", "--timeout=240s"]
+    draining = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: cluster.get("node", node.name)["spec"].get("unschedulable"), "the node to be cordoned", 20)
+        cluster.kubectl("uncordon", node.name)
+        output, _ = draining.communicate(timeout=260)
+        assert draining.returncode == 0, output
+        assert output.count("evicted") >= 3, output
+    finally:
+        draining.kill()
+
+
+def test_a_loading_and_a_saturated_engine_are_left_alive(cluster: Cluster, node: RealNode, engines: str, say: Say) -> None:
+    """The engine answers no probe for 40 s while it loads, and answers them late while more requests wait than it takes at once."""
+    env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": "40"}]
+    version = default_release("sglang")
+    deployment = Deployment(cluster, engines).create(
+        spec("sglang", replicas=1, maxConcurrency=2, engine={"name": "sglang", "version": version, "env": env})
+    )
+    deployment.wait_done(150)
+    assert restarts(deployment) == 0
+    begun = time.monotonic()
+    with Load(address(cluster, deployment), MODEL, rate=60.0) as load:
+        wait_until(lambda: time.monotonic() - begun > 65, "two liveness probes of a saturated engine", 80, 1)
+        assert restarts(deployment) == 0
+        assert failed_liveness(cluster, node, engines) == 0
+        deployment.patch(replicas=0)
+        wait_until(lambda: not deployment.children("pods"), "the draining engine to end", 90, 0.5)
+    say(f"saturated, then stopped: {load.summary()}")
+    assert failed_liveness(cluster, node, engines) == 0
+
+
+def test_everything_serves_again_by_itself_after_a_reboot(cluster: Cluster, node: RealNode, engines: str, operator: str, say: Say) -> None:
+    deployment = Deployment(cluster, engines).create(spec("vllm", replicas=2))
+    deployment.wait_done(120)
+    before = deployment.pod_uids()
+    node.reboot()
+    begun = time.monotonic()
+
+    def answers() -> bool:
+        with Load(address(cluster, deployment), MODEL, rate=5.0) as load:
+            wait_until(lambda: load.answered + sum(load.log.errors.values()) > 0, "an answer or a failure", 10)
+        return load.answered > 0 and restarts(deployment) >= 2
+
+    wait_until(answers, "the Service to answer again", 180, 1)
+    say(f"the Service answers {time.monotonic() - begun:.0f} s after the node is Ready again")
+    deployment.wait_done(120)
+    assert deployment.pod_uids() == before, "the same pods, with restarted containers"
+    cluster.kubectl("rollout", "status", f"deployment/{RELEASE}", "--namespace", operator, "--timeout=90s")
+    deployment.patch(replicas=1)
+    deployment.wait_done(120)
+
+
+def test_uninstall_leaves_the_definition_and_the_engines_and_nothing_else(cluster: Cluster, engines: str, operator: str, say: Say) -> None:
+    deployment = Deployment(cluster, engines).create(spec("sglang", replicas=1))
+    deployment.wait_done(120)
+    say(cluster.kubectl("get", "all,dfd", "-A"))
+    cluster.helm("uninstall", RELEASE, "--namespace", operator, "--wait")
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    kinds = [kind for kind in kinds if not kind.startswith(("events", "componentstatuses"))]
+    left = cluster.get(",".join(kinds), "-A", f"-lapp.kubernetes.io/instance={RELEASE}")["items"]
+    assert [(item["kind"], item["metadata"]["name"]) for item in left] == [
+        ("CustomResourceDefinition", "dflashdeployments.serving.dflash.io")
+    ]
+    remaining = cluster.get("all,secrets,configmaps,leases,networkpolicies,pdb", "--namespace", operator)["items"]
+    names = {(item["kind"], item["metadata"]["name"]) for item in remaining}
+    assert names <= {("ConfigMap", "kube-root-ca.crt"), ("Lease", RELEASE)}, names
+    with Load(address(cluster, deployment), MODEL, rate=5.0) as load:
+        wait_until(lambda: load.answered > 5, "the engine to serve on without its operator", 20)
+    assert not load.log.errors
