@@ -20,8 +20,8 @@ PAUSE = "localhost/dflash-pause:1"
 DNS = "localhost/dflash-dns:1"
 PROMETHEUS = "localhost/dflash-prometheus:1"
 _SOURCES = ("images", "dflash_controller", "operator", "testbed", "requirements.lock")
-_ELSEWHERE = ("gomod", "real_node")
-"""Folders that go into no image."""
+_ELSEWHERE = ("gomod", "real_node", "sglang.Dockerfile", "vllm.Dockerfile")
+"""Folders and files that go into none of these images."""
 _NAME = "io.containerd.image.name"
 
 

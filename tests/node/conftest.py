@@ -48,3 +48,33 @@ def engines(cluster: Cluster, operator: str) -> Iterator[str]:
     cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=baseline")
     yield name
     cluster.delete_namespace(name)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Adds to a failed test what the cluster shows: afterwards it is gone."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    running = getattr(item, "funcargs", {}).get("cluster")
+    if report.when == "call" and report.failed and running is not None:
+        for title, arguments in _SHOWN.items():
+            try:
+                shown = running.kubectl(*arguments)
+            except Exception as error:
+                shown = str(error)
+            report.sections.append((title, shown[-6000:]))
+        for pod in running.get("pods", "-A", "-lserving.dflash.io/role=engine")["items"]:
+            name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+            try:
+                shown = running.kubectl("logs", "-n", namespace, name, "--tail=20")
+            except Exception as error:
+                shown = str(error)
+            report.sections.append((f"{name}: {pod['status']}"[:3000], shown))
+
+
+_SHOWN = {
+    "objects": ("get", "all,dfd,nodes", "-A", "-o", "wide"),
+    "deployments": ("get", "dfd", "-A", "-o", "yaml"),
+    "events": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+    "operator": ("logs", "-n", OPERATOR_NAMESPACE, "-lapp.kubernetes.io/name=dflash-operator", "--tail=30", "--prefix"),
+}
