@@ -124,12 +124,13 @@ images: $(STAMP) ## Build the operator's image with docker, podman or buildah (B
 	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator)
 
 .PHONY: e2e-node
-e2e-node: $(STAMP) binaries ## Real pods on a real node: install, serve, change, drain, reboot, uninstall (root; containerd and buildah)
+e2e-node: $(STAMP) binaries ## Real pods on a real node: install, serve, change, drain, reboot, uninstall: 8 minutes (root, containerd, buildah)
 	@$(BIN)/python -m testbed.real_node check
 	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus >/dev/null
 	@echo "==> images"; $(BIN)/python -m testbed.real_node images
+	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
 	@echo "==> real node"; DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
-	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node
+	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node --ignore=tests/node/test_isolation.py
 
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line

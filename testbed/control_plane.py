@@ -80,7 +80,7 @@ class ControlPlane:
         command += ["--kubeconfig", str(self.admin_kubeconfig), "--enable-crds", "Stage", "--disable-qps-limits"]
         for program, flag in _PROGRAM_FLAGS.items():
             command += [flag, str(programs[program])]
-        for argument in _for_kwokctl([*self._network_arguments(), *_EXTRA_ARGUMENTS]):
+        for argument in for_kwokctl([*self._network_arguments(), *_EXTRA_ARGUMENTS]):
             command += ["--extra-args", argument]
         # kwokctl creates its kinds with a kubectl from PATH, and would download one.
         path = os.pathsep.join([str(programs["kubectl"].parent), *filter(None, [os.environ.get("PATH")])])
@@ -163,7 +163,7 @@ class ControlPlane:
         wait_until(self.api.is_ready, "the API server to become ready", timeout)
 
 
-def _for_kwokctl(arguments: Sequence[str]) -> list[str]:
+def for_kwokctl(arguments: Sequence[str]) -> list[str]:
     """Returns extra arguments with the first one of each component in front: kwokctl 0.8.0 gives others to a wrong component."""
     components = [argument.partition("=")[0] for argument in arguments]
     first = [components.index(component) for component in dict.fromkeys(components)]

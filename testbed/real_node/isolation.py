@@ -83,8 +83,9 @@ def run(command: Sequence[str]) -> int:
     isolated += [sys.executable, "-m", "testbed.real_node", "inside", "--", *command]
     environment = {**os.environ, ISOLATED: group, "PATH": _path()}
     process = subprocess.Popen(isolated, env=environment, preexec_fn=_die_with_parent)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    # A terminal sends its interrupt to the command too, which may clean up. unshare itself ignores the other signal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: process.kill())
     try:
         return process.wait()
     finally:
@@ -115,8 +116,7 @@ def inside(command: Sequence[str]) -> int:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     _make_cgroups(os.environ[ISOLATED])
     process = subprocess.Popen(command)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         pid, status = os.wait()
         if pid == process.pid:

@@ -34,9 +34,14 @@ class ImageSize:
     unpacked: int
 
 
-def own_images() -> list[Image]:
-    """Returns the images of `images/` that the node runs: the operator, and the simulator of each engine's default release."""
-    return [operator_image(OPERATOR_REPOSITORY), *(simulator_image(engine, TABLE[engine].default) for engine in UPSTREAM)]
+def _build_own(builder: Builder, base: str) -> list[Image]:
+    """Builds the images of `images/` that the node runs: the operator, and the simulator of each engine's default release."""
+    operator, (first, *others) = operator_image(OPERATOR_REPOSITORY), (simulator_image(name, TABLE[name].default) for name in UPSTREAM)
+    builder.build(operator, base)
+    builder.build(first, base)
+    for other in others:
+        builder.derive(other, first, DFLASH_SIM_RELEASE=dict(other.arguments)["RELEASE"])
+    return [operator, first, *others]
 
 
 def layout() -> Path:
@@ -57,8 +62,7 @@ def layout() -> Path:
         builder = Builder.found("buildah", storage=root / "buildah")
         try:
             base = builder.local_base()
-            for image in own_images():
-                builder.build(image, base)
+            for image in _build_own(builder, base):
                 builder.run("push", "--quiet", image.tag, f"oci:{unfinished}:{image.tag}")
             for tag, program in ((PAUSE, _pause(root)), (DNS, programs["coredns"]), (PROMETHEUS, programs["prometheus"])):
                 builder.binary_image(tag, program)
