@@ -47,7 +47,7 @@ def pod_template(
             "automountServiceAccountToken": False,
             # A Service called vllm would otherwise set VLLM_PORT, which vLLM reads as its own setting.
             "enableServiceLinks": False,
-            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": pod_security_context(spec),
             "terminationGracePeriodSeconds": resolved.grace_period_s,
             "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],
             "containers": [engine_container(role, spec, resolved, launch, probes, mounted)],
@@ -64,6 +64,11 @@ def pod_template(
             "runtimeClassName": scheduling.get("runtimeClassName"),
         },
     }
+
+
+def pod_security_context(spec: Spec) -> dict[str, Any]:
+    """Returns the security context of every pod of a deployment: they share the files of one storage, so they run as one user."""
+    return {"seccompProfile": {"type": "RuntimeDefault"}} | as_manifest(spec.pod_template.security_context)
 
 
 def _metadata(role: str, name: str, revision: str, spec: Spec, resolved: Resolved, speculation: Speculation) -> dict[str, Any]:

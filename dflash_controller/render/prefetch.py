@@ -13,7 +13,7 @@ from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolve import Resolved
 from dflash_controller.render.compact import as_manifest, compact
 from dflash_controller.render.container import environment
-from dflash_controller.render.pod import PRODUCT_LABEL, tolerations
+from dflash_controller.render.pod import PRODUCT_LABEL, pod_security_context, tolerations
 from dflash_controller.render.service_account import service_account_name
 from dflash_controller.render.startup import SCHEDULING_S, load_s
 from dflash_controller.render.volumes import mounts
@@ -139,7 +139,7 @@ def _pod(name: str, spec: Spec, resolved: Resolved, host_path_roots: Sequence[st
         "serviceAccountName": service_account_name(name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": pod_security_context(spec),
         "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],
         "containers": [
             {

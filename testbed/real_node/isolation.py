@@ -65,9 +65,7 @@ _FEATURES = {
         "ip daddr 10.96.0.1 dnat to 10.245.0.1; nft add rule ip t c numgen random mod 2 vmap '{ 0 : accept, 1 : accept }'"
     ),
     "connection tracking": "conntrack -L",
-    "overlay mounts": (
-        "mount -t tmpfs none /mnt; cd /mnt; mkdir l u w m; mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m"
-    ),
+    "overlay mounts": ("mount -t tmpfs none /mnt; cd /mnt; mkdir l u w m; mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m"),
 }
 """What is needed, and a script that fails without it."""
 

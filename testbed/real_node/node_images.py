@@ -104,7 +104,8 @@ def _files() -> Iterator[Path]:
     for source in _SOURCES:
         path = ROOT / source
         inside = [path] if path.is_file() else sorted(path.rglob("*"))
-        yield from (file for file in inside if file.is_file() and not {"__pycache__", *_ELSEWHERE} & set(file.parts) and file.suffix != ".md")
+        left_out = {"__pycache__", *_ELSEWHERE}
+        yield from (file for file in inside if file.is_file() and not left_out & set(file.parts) and file.suffix != ".md")
 
 
 def _pause(folder: Path) -> Path:

@@ -66,7 +66,8 @@ class ContainerRuntime:
     def load(self, layout: Path) -> None:
         """Imports every image of an OCI layout."""
         pack = subprocess.Popen(["tar", "-C", str(layout), "-c", "."], stdout=subprocess.PIPE)
-        subprocess.run([*self._ctr(), "images", "import", "--snapshotter", "overlayfs", "-"], stdin=pack.stdout, check=True, capture_output=True)
+        command = [*self._ctr(), "images", "import", "--snapshotter", "overlayfs", "-"]
+        subprocess.run(command, stdin=pack.stdout, check=True, capture_output=True)
         if pack.wait() != 0:
             raise RuntimeError(f"{layout} cannot be read")
 

@@ -1,4 +1,4 @@
-"""The rights that the chart grants, compared with the audit log of a whole run: nothing is used that is not granted, nothing granted unused."""
+"""The rights that the chart grants, compared with the audit log of a run: all that is used is granted, all that is granted is used."""
 
 from __future__ import annotations
 

@@ -43,9 +43,19 @@ def operator(cluster: Cluster, node: RealNode) -> str:
 
 @pytest.fixture
 def engines(cluster: Cluster, operator: str) -> Iterator[str]:
-    """A fresh namespace for engines; afterwards nothing is in it."""
+    """A fresh namespace for engines that may run as root; afterwards nothing is in it."""
+    yield from _namespace(cluster, "baseline")
+
+
+@pytest.fixture
+def restricted(cluster: Cluster, operator: str) -> Iterator[str]:
+    """A fresh namespace that enforces the restricted Pod Security Standard; afterwards nothing is in it."""
+    yield from _namespace(cluster, "restricted")
+
+
+def _namespace(cluster: Cluster, standard: str) -> Iterator[str]:
     name = cluster.create_namespace("engines")
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=baseline")
+    cluster.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/enforce={standard}")
     yield name
     cluster.delete_namespace(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import pairwise
 from types import TracebackType
 
 from testbed.traffic.mix import Mix, Shots
@@ -39,7 +40,7 @@ class Load:
     def longest_gap_s(self) -> float:
         """Returns the longest time in seconds in which no answer ended."""
         ends = sorted(one.finished_s for one in self.log.completions)
-        return max((after - before for before, after in zip(ends, ends[1:], strict=False)), default=0.0)
+        return max((after - before for before, after in pairwise(ends)), default=0.0)
 
     def summary(self) -> str:
         """Returns requests, failures and longest gap, for people."""

@@ -15,7 +15,8 @@ from testbed.real_node import isolation
 from testbed.waiting import wait_until
 
 MARK = "dflash-isolation-test"
-DAEMON = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{MARK}'], start_new_session=True)"
+_SLEEP = f"[sys.executable, '-c', 'import time; time.sleep(600)', '{MARK}']"
+DAEMON = f"import subprocess, sys, time; subprocess.Popen({_SLEEP}, start_new_session=True)"
 
 
 def isolated(program: str) -> list[str]:

@@ -33,15 +33,17 @@ LEAST_REQUESTS = 2000
 ENGINES = ("sglang", "vllm")
 
 
-def spec(engine: str, **changes: Any) -> dict[str, Any]:
+def spec(engine: str, startup_s: float = 0, **changes: Any) -> dict[str, Any]:
+    """Three replicas that are replaced without being judged."""
+    env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": str(startup_s)}]
     return {
         "target": {"model": MODEL, "revision": "f" * 40},
         "drafter": {"revision": "a" * 40},
-        "engine": {"name": engine, "version": default_release(engine)},
+        "engine": {"name": engine, "version": default_release(engine), "env": env},
         "replicas": 3,
         "tuning": {"mode": "Off"},
         "rollout": UNJUDGED,
-        "podTemplate": {"terminationGracePeriodSeconds": 40},
+        "podTemplate": {"terminationGracePeriodSeconds": 40, "securityContext": {"runAsNonRoot": True}},
         **changes,
     }
 
@@ -125,7 +127,8 @@ def test_an_example_serves_through_its_service_without_a_token(engine: str, clus
     program = f"""
 import json, os, urllib.request
 body = json.dumps({{"model": "{MODEL}", "prompt": "hello", "max_tokens": 7, "ignore_eos": True}}).encode()
-request = urllib.request.Request("http://{name}.{engines}.svc.cluster.local:{port}/v1/completions", body, {{"Content-Type": "application/json"}})
+url = "http://{name}.{engines}.svc.cluster.local:{port}/v1/completions"
+request = urllib.request.Request(url, body, {{"Content-Type": "application/json"}})
 answer = json.load(urllib.request.urlopen(request, timeout=20))
 status = dict(line.split(":", 1) for line in open("/proc/1/status"))
 print(json.dumps({{
@@ -141,11 +144,11 @@ print(json.dumps({{
     assert "POST /v1" not in cluster.kubectl("logs", "--namespace", engines, pod), "the logs can be read"
 
 
-def test_prometheus_finds_operator_and_engines_by_their_annotations(cluster: Cluster, engines: str) -> None:
-    deployment = Deployment(cluster, engines).create(spec("sglang", replicas=2))
+def test_prometheus_finds_operator_and_engines_by_their_annotations(cluster: Cluster, restricted: str) -> None:
+    deployment = Deployment(cluster, restricted).create(spec("sglang", replicas=2))
     deployment.wait_done(120)
     assert len(wait_for_series(cluster, f'up{{namespace="{OPERATOR_NAMESPACE}"}}==1', 2)) == 2
-    wait_for_series(cluster, f'up{{namespace="{engines}"}}==1', 2)
+    wait_for_series(cluster, f'up{{namespace="{restricted}"}}==1', 2)
     [leading] = ask_prometheus(cluster, "sum(dflash_leader)")
     assert leading["value"][1] == "1"
 
@@ -157,12 +160,9 @@ def test_prometheus_finds_operator_and_engines_by_their_annotations(cluster: Clu
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_request_fails_while_the_drafter_changes_and_the_node_is_drained(
-    engine: str, cluster: Cluster, node: RealNode, engines: str, say: Say
+    engine: str, cluster: Cluster, node: RealNode, restricted: str, say: Say
 ) -> None:
-    env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": "3"}]
-    deployment = Deployment(cluster, engines).create(
-        spec(engine, engine={"name": engine, "version": default_release(engine), "env": env})
-    )
+    deployment = Deployment(cluster, restricted).create(spec(engine, startup_s=3))
     deployment.wait_done(120)
     before = deployment.pod_uids()
     with Load(address(cluster, deployment), MODEL, RATE) as load:
@@ -172,17 +172,17 @@ def test_no_request_fails_while_the_drafter_changes_and_the_node_is_drained(
         changed = deployment.pod_uids()
         assert not before & changed
         rolled = f"change of the drafter: {load.summary()}"
-        drain(cluster, node, engines)
-        wait_until(lambda: len(deployment.pod_uids()) == 3 and not changed & deployment.pod_uids(), "the drained pods to be replaced", 120, 0.5)
+        drain(cluster, node)
+        wait_until(lambda: len(now := deployment.pod_uids()) == 3 and not changed & now, "the drained pods to be replaced", 120, 0.5)
         deployment.wait_done(60)
         wait_until(lambda: load.answered >= LEAST_REQUESTS, "the requests", 120, 0.5)
     say(f"{engine}: {rolled}\n{engine}: with the drain of the node: {load.summary()}")
     assert not load.log.errors
     assert restarts(deployment) == 0
-    assert failed_liveness(cluster, node, engines) == 0
+    assert failed_liveness(cluster, node, restricted) == 0
 
 
-def drain(cluster: Cluster, node: RealNode, namespace: str) -> None:
+def drain(cluster: Cluster, node: RealNode) -> None:
     """Evicts the engines as `kubectl drain` does, one after the other as their budget allows.
 
     The node takes pods again at once: it is the only real one, and the replacements need a place.
@@ -200,28 +200,28 @@ def drain(cluster: Cluster, node: RealNode, namespace: str) -> None:
         draining.kill()
 
 
-def test_a_loading_and_a_saturated_engine_are_left_alive(cluster: Cluster, node: RealNode, engines: str, say: Say) -> None:
+def test_a_loading_and_a_saturated_engine_are_left_alive(cluster: Cluster, node: RealNode, restricted: str, say: Say) -> None:
     """The engine answers no probe for 40 s while it loads, and answers them late while more requests wait than it takes at once."""
-    env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": "40"}]
-    version = default_release("sglang")
-    deployment = Deployment(cluster, engines).create(
-        spec("sglang", replicas=1, maxConcurrency=2, engine={"name": "sglang", "version": version, "env": env})
-    )
+    asked = spec("sglang", startup_s=40, replicas=1)
+    asked["engine"]["maxConcurrency"] = 2
+    deployment = Deployment(cluster, restricted).create(asked)
     deployment.wait_done(150)
     assert restarts(deployment) == 0
     begun = time.monotonic()
     with Load(address(cluster, deployment), MODEL, rate=60.0) as load:
         wait_until(lambda: time.monotonic() - begun > 65, "two liveness probes of a saturated engine", 80, 1)
         assert restarts(deployment) == 0
-        assert failed_liveness(cluster, node, engines) == 0
+        assert failed_liveness(cluster, node, restricted) == 0
         deployment.patch(replicas=0)
         wait_until(lambda: not deployment.children("pods"), "the draining engine to end", 90, 0.5)
     say(f"saturated, then stopped: {load.summary()}")
-    assert failed_liveness(cluster, node, engines) == 0
+    assert failed_liveness(cluster, node, restricted) == 0
 
 
-def test_everything_serves_again_by_itself_after_a_reboot(cluster: Cluster, node: RealNode, engines: str, operator: str, say: Say) -> None:
-    deployment = Deployment(cluster, engines).create(spec("vllm", replicas=2))
+def test_everything_serves_again_by_itself_after_a_reboot(
+    cluster: Cluster, node: RealNode, restricted: str, operator: str, say: Say
+) -> None:
+    deployment = Deployment(cluster, restricted).create(spec("vllm", replicas=2))
     deployment.wait_done(120)
     before = deployment.pod_uids()
     node.reboot()
@@ -241,11 +241,15 @@ def test_everything_serves_again_by_itself_after_a_reboot(cluster: Cluster, node
     deployment.wait_done(120)
 
 
-def test_uninstall_leaves_the_definition_and_the_engines_and_nothing_else(cluster: Cluster, engines: str, operator: str, say: Say) -> None:
-    deployment = Deployment(cluster, engines).create(spec("sglang", replicas=1))
+def test_uninstall_leaves_the_definition_and_the_engines_and_nothing_else(
+    cluster: Cluster, restricted: str, operator: str, say: Say
+) -> None:
+    deployment = Deployment(cluster, restricted).create(spec("sglang", replicas=1))
     deployment.wait_done(120)
     say(cluster.kubectl("get", "all,dfd", "-A"))
     cluster.helm("uninstall", RELEASE, "--namespace", operator, "--wait")
+    pods = f"/api/v1/namespaces/{operator}/pods"
+    wait_until(lambda: not cluster.api.get(pods)["items"], "the operator's pods to end", 60)
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     kinds = [kind for kind in kinds if not kind.startswith(("events", "componentstatuses"))]
     left = cluster.get(",".join(kinds), "-A", f"-lapp.kubernetes.io/instance={RELEASE}")["items"]
