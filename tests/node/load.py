@@ -17,8 +17,8 @@ MIX = Mix({"gsm8k": 1.0, "humaneval": 1.0}, max_tokens=60, stream=0.5)
 class Load:
     """Sends ``rate`` requests per second on average during its ``with`` block, half of them streaming, whatever the engines do."""
 
-    def __init__(self, url: str, model: str, rate: float) -> None:
-        self._target = Target([url], model)
+    def __init__(self, url: str, model: str, rate: float, *, keep_alive: bool = False) -> None:
+        self._target = Target([url], model, keep_alive=keep_alive)
         self._rate = rate
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"load on {url}", daemon=True)
