@@ -72,6 +72,8 @@ _FEATURES = {
 
 def run(command: Sequence[str]) -> int:
     """Runs a command isolated. Returns its exit status. Raises IsolationError if a real node cannot run here."""
+    if os.environ.get(ISOLATED):
+        raise IsolationError("this is isolated already: from here other runs cannot be told from dead ones")
     check()
     with machine_lock():
         sweep()

@@ -85,9 +85,23 @@ class RealNode:
         self._kubelet.start(command, self._directory / "kubelet.log")
         proxy = self._write("kube-proxy.yaml", self._proxy_configuration(kubeconfig))
         self._proxy.start([str(programs["kube-proxy"]), f"--config={proxy}"], self._directory / "kube-proxy.log")
-        wait_until(lambda: self.name in self._cluster.ready_nodes(), f"node {self.name} to be Ready", 60)
+        self._wait_ready()
         capacity = {"status": {"capacity": {GPU_RESOURCE: str(self._gpus)}}}
         self._cluster.api.request("PATCH", f"/api/v1/nodes/{self.name}/status", capacity)
+
+    def _wait_ready(self) -> None:
+        def is_ready() -> bool:
+            if self._kubelet.pid() is None:
+                raise RuntimeError(f"the kubelet ended:\n{self._kubelet_log()}")
+            return self.name in self._cluster.ready_nodes()
+
+        try:
+            wait_until(is_ready, f"node {self.name} to be Ready", 60)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{self._kubelet_log()}") from None
+
+    def _kubelet_log(self) -> str:
+        return "\n".join((self._directory / "kubelet.log").read_text(errors="replace").splitlines()[-10:])
 
     def _kubelet_configuration(self) -> dict[str, Any]:
         return {
