@@ -69,8 +69,6 @@ def namespace() -> Iterator[Namespace]:
     found = Namespace(f"dflash-check-{secrets.token_hex(3)}", given("DFLASH_CHECKED_KUBECONFIG", "the cluster's kubeconfig"))
     there = found.run("kubectl", "get", "crd", CRD, "--ignore-not-found")
     assert there, f"the cluster has no {CRD}: kubectl apply --server-side -f crds/, which these checks do not do for you"
-        f"the cluster has no {CRD}: kubectl apply --server-side -f crds/, which these checks do not do for you"
-    )
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     found.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.name, "labels": labels}})
     try:
