@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -61,12 +62,17 @@ def in_pod(cluster: Cluster, namespace: str, pod: str, program: str) -> str:
     return cluster.kubectl("exec", "--namespace", namespace, pod, "--", "python3", "-c", program)
 
 
-def failed_liveness(cluster: Cluster, node: RealNode, namespace: str) -> float:
-    """Failed liveness probes of a namespace's pods, as the kubelet counted them since it started."""
+def failed_liveness(cluster: Cluster, namespace: str) -> list[str]:
+    """What the kubelet says of failed liveness probes of a namespace's pods, also of those that are gone."""
+    events = cluster.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+    return [event["message"] for event in events if "liveness probe" in event["message"].lower()]
+
+
+def passed_liveness(cluster: Cluster, node: RealNode, namespace: str) -> float:
+    """Liveness probes that the pods of a namespace have passed, as the kubelet counts them."""
     page = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node.name}/proxy/metrics/probes")
     lines = [line for line in page.splitlines() if line.startswith("prober_probe_total{") and f'namespace="{namespace}"' in line]
-    assert lines, "the kubelet probed"
-    return sum(float(line.rpartition(" ")[2]) for line in lines if 'probe_type="Liveness"' in line and 'result="failed"' in line)
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'probe_type="Liveness"' in line and 'result="successful"' in line)
 
 
 def restarts(deployment: Deployment) -> int:
@@ -186,7 +192,7 @@ def test_no_request_fails_while_the_drafter_changes_and_the_node_is_drained(
     for deployment, load in zip(deployments, loads, strict=True):
         assert not load.new.log.errors, deployment.name
         assert restarts(deployment) == 0
-    assert failed_liveness(cluster, node, restricted) == 0
+    assert failed_liveness(cluster, restricted) == []
 
 
 class Loads:
@@ -225,22 +231,38 @@ def drain(cluster: Cluster, node: RealNode) -> None:
         draining.kill()
 
 
-def test_a_loading_and_a_saturated_engine_are_left_alive(cluster: Cluster, node: RealNode, restricted: str, say: Say) -> None:
-    """The engine answers no probe for 25 s while it loads, and answers them late while more requests wait than it takes at once."""
+def test_a_loading_a_saturated_and_a_late_engine_are_left_alive(cluster: Cluster, node: RealNode, restricted: str, say: Say) -> None:
+    """The engine answers no probe for 25 s while it loads, has more requests than it takes at once, and then answers nothing at all until
+    a liveness probe has failed."""
     asked = spec("sglang", startup_s=25, replicas=1)
     asked["engine"]["maxConcurrency"] = 2
     deployment = Deployment(cluster, restricted).create(asked)
     deployment.wait_done(150)
     assert restarts(deployment) == 0
-    begun = time.monotonic()
-    with Load(address(cluster, deployment), MODEL, rate=60.0) as load:
-        wait_until(lambda: time.monotonic() - begun > 45, "a liveness probe of a saturated engine", 60, 1)
+    with Load(address(cluster, deployment), MODEL, rate=40.0) as load:
+        before = passed_liveness(cluster, node, restricted)
+        wait_until(lambda: passed_liveness(cluster, node, restricted) > before, "a liveness probe of a saturated engine", 60, 1)
+        assert failed_liveness(cluster, restricted) == []
+        set_fault(deployment, hang=True)
+        missed = wait_until(lambda: failed_liveness(cluster, restricted), "a liveness probe to fail", 90, 1)
+        set_fault(deployment, hang=False)
+        answered = load.answered
+        wait_until(lambda: load.answered > answered, "the engine to go on", 60)
         assert restarts(deployment) == 0
-        assert failed_liveness(cluster, node, restricted) == 0
+        assert not load.log.errors
         deployment.patch(replicas=0)
-        wait_until(lambda: not deployment.children("pods"), "the draining engine to end", 90, 0.5)
-    say(f"saturated, then stopped: {load.summary()}")
-    assert failed_liveness(cluster, node, restricted) == 0
+        wait_until(lambda: not deployment.children("pods"), "the engine to end", 90, 0.5)
+        say(f"saturated: {load.answered} requests answered, none failed before it was stopped; late: {missed[0]}")
+    assert not [event for event in failed_liveness(cluster, restricted) if "restarted" in event]
+
+
+def set_fault(deployment: Deployment, **faults: Any) -> None:
+    """Sets faults of a deployment's only engine."""
+    [pod] = deployment.children("pods")
+    port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+    url = f"http://{pod['status']['podIP']}:{port}/sim/faults"
+    request = urllib.request.Request(url, json.dumps(faults).encode(), {"Content-Type": "application/json"}, method="PATCH")
+    urllib.request.urlopen(request, timeout=10).close()
 
 
 def test_everything_serves_again_by_itself_after_a_reboot(
