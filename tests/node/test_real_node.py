@@ -232,10 +232,11 @@ def drain(cluster: Cluster, node: RealNode) -> None:
 
 
 def test_a_loading_a_saturated_and_a_late_engine_are_left_alive(cluster: Cluster, node: RealNode, restricted: str, say: Say) -> None:
-    """The engine answers no probe for 25 s while it loads, has more requests than it takes at once, and then answers nothing at all until
+    """The engine answers no probe for 15 s while it loads, has more requests than it takes at once, and then answers nothing at all until
     a liveness probe has failed."""
-    asked = spec("sglang", startup_s=25, replicas=1)
+    asked = spec("sglang", startup_s=15, replicas=1)
     asked["engine"]["maxConcurrency"] = 2
+    asked["podTemplate"]["terminationGracePeriodSeconds"] = 30
     deployment = Deployment(cluster, restricted).create(asked)
     deployment.wait_done(150)
     assert restarts(deployment) == 0
