@@ -118,6 +118,29 @@ e2e-lws: $(STAMP) binaries ## Replicas over several nodes with the real LeaderWo
 e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run beside: it would show in what the fleet measures
 	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py
 
+.PHONY: images
+images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too)
+	@$(BIN)/python -m testbed.images $(if $(BASE_IMAGE),--base=$(BASE_IMAGE)) $(if $(REPOSITORY),--repository=$(REPOSITORY)) \
+	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator)
+
+# A kubeconfig on the command line, not the one of the environment: a cluster is chosen on purpose.
+ifeq ($(origin KUBECONFIG),command line)
+.PHONY: e2e-node
+e2e-node: $(STAMP)
+	@$(BIN)/python -m testbed binaries kubectl helm >/dev/null
+	@echo "==> your cluster"; DFLASH_CHECKED_KUBECONFIG=$(KUBECONFIG) OPERATOR_IMAGE=$(OPERATOR_IMAGE) ENGINE_IMAGE=$(ENGINE_IMAGE) \
+	  GPU_PRODUCT=$(GPU_PRODUCT) $(PYTEST) -s tests/user_cluster
+else
+.PHONY: e2e-node
+e2e-node: $(STAMP) binaries ## Real pods on a real node, 8 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
+	@$(BIN)/python -m testbed.real_node check
+	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus >/dev/null
+	@echo "==> images"; $(BIN)/python -m testbed.real_node images
+	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
+	@echo "==> real node"; DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
+	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node --ignore=tests/node/test_isolation.py
+endif
+
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line
 	@$(BIN)/python -m benchmarks.fleet

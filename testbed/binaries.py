@@ -43,6 +43,9 @@ _USUAL_SECONDS = {
     "prometheus": 130,
     "promtool": 10,
     "lws-manager": 70,
+    "kubelet": 100,
+    "kube-proxy": 40,
+    "coredns": 90,
 }
 """Build time in seconds on two cores, in the order of PROGRAMS: later programs of a family find the packages of earlier ones compiled."""
 
@@ -61,10 +64,12 @@ class Family:
     tags: str = ""
     on_demand: bool = False
     """Built when asked for, not with the others."""
+    folder: str = ""
+    """Folder of the module where another family has the same one; its own name by default."""
 
     @property
     def module(self) -> Path:
-        return GO_MODULES / self.name
+        return GO_MODULES / (self.folder or self.name)
 
     def build_flags(self) -> list[str]:
         flags = ["-trimpath", "-ldflags", f"-s -w {self.ldflags}".strip()]
@@ -73,7 +78,7 @@ class Family:
     def key(self) -> str:
         """Name of this family's cache directory. It changes with every pin, flag, package and processor architecture."""
         digest = hashlib.sha256()
-        for file in ("go.mod", "go.sum"):
+        for file in ("go.mod", "go.sum", *sorted(path.name for path in self.module.glob("*.go"))):
             digest.update((self.module / file).read_bytes())
         for text in (*self.build_flags(), *sorted(self.packages.values()), platform.system(), platform.machine()):
             digest.update(text.encode() + b"\0")
@@ -104,6 +109,15 @@ FAMILIES = (
         tags="remove_all_sd,enable_kubernetes_sd",
     ),
     Family("lws", {"lws-manager": "sigs.k8s.io/lws/cmd"}, on_demand=True),
+    # A family of its own, so that who needs no real node need not build them.
+    Family(
+        "kubernetes-node",
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kubelet", "kube-proxy")},
+        ldflags=_KUBERNETES_LDFLAGS,
+        on_demand=True,
+        folder="kubernetes",
+    ),
+    Family("coredns", {"coredns": "."}, on_demand=True),
 )
 FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
 PROGRAMS = tuple(program for program, family in FAMILY_OF.items() if not family.on_demand)
@@ -129,6 +143,9 @@ _ACCEPTED = {
     "prometheus": _Accepted(("--version",), (3, 0)),
     "promtool": _Accepted(("--version",), (3, 0)),
     "lws-manager": _Accepted(("--version",), (0, 9)),
+    "kubelet": _Accepted(("--version",), (1, 33)),
+    "kube-proxy": _Accepted(("--version",), (1, 33)),
+    "coredns": _Accepted(("-version",), (1, 12)),
 }
 
 
@@ -220,7 +237,7 @@ def _on_path(program: str) -> Path | None:
 def _built(family: Family, program: str) -> Path:
     target = cache_root() / family.key() / program
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(target.parent / ".lock", f"another build of {family.name}"):
+    with exclusive(target.parent / ".lock", f"another build of {family.name}"):
         if not target.exists():
             _check_go(family)
             _build(family, program, target)
@@ -228,7 +245,8 @@ def _built(family: Family, program: str) -> Path:
 
 
 @contextmanager
-def _exclusive(lock_file: Path, holder: str) -> Iterator[None]:
+def exclusive(lock_file: Path, holder: str) -> Iterator[None]:
+    """Holds a lock file; says on stderr for whom it waits where another process has it."""
     with lock_file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

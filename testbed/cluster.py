@@ -55,8 +55,10 @@ class Cluster:
     Every method blocks; from asyncio code call them with `asyncio.to_thread`.
     """
 
-    def __init__(self, name: str | None = None, pools: Sequence[NodePool] = DEFAULT_POOLS) -> None:
+    def __init__(self, name: str | None = None, pools: Sequence[NodePool] = DEFAULT_POOLS, node_address: str = "") -> None:
+        """`node_address`: where the pods of a real node (`testbed.real_node`) reach the API server."""
         self._desired_name = name
+        self._node_address = node_address
         self._pools = tuple(pools)
         self._workspace: Workspace | None = None
         self._api: AdminApi | None = None
@@ -124,7 +126,7 @@ class Cluster:
     @property
     def control_plane(self) -> ControlPlane:
         """Returns the cluster's servers, for outages."""
-        return ControlPlane(self.workspace)
+        return ControlPlane(self.workspace, self._node_address)
 
     @property
     def api(self) -> AdminApi:

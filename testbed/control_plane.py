@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -28,16 +30,18 @@ _PROGRAM_FLAGS = {
     "kube-scheduler": "--kube-scheduler-binary",
     "kwok": "--kwok-controller-binary",
 }
+SERVICE_RANGE = "10.96.0.0/16"
+_API_SERVICE = "10.96.0.1"
+# The API refuses endpoints with loopback addresses, and the pods have 127.x: these controllers would retry forever.
+_NO_ENDPOINTS = "kube-controller-manager=controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 _EXTRA_ARGUMENTS = (
-    # The API refuses endpoints with loopback addresses, and the pods have 127.x: these controllers would retry forever.
-    "kube-controller-manager=controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller",
     # One instance each, so no election: a restart acts at once, not after the previous holder's lease of 15 s.
     "kube-controller-manager=leader-elect=false",
     "kube-scheduler=leader-elect=false",
     # Time until a failed node is tainted.
     "kube-controller-manager=node-monitor-period=1s",
     # The default, a /24, has room for only 254 Services.
-    "kube-apiserver=service-cluster-ip-range=10.96.0.0/16",
+    f"kube-apiserver=service-cluster-ip-range={SERVICE_RANGE}",
     # Nothing here has to survive a power failure.
     "etcd=unsafe-no-fsync=true",
 )
@@ -55,8 +59,10 @@ class ControlPlaneError(RuntimeError):
 class ControlPlane:
     """The servers of the cluster in `workspace`."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, node_address: str = "") -> None:
+        """`node_address`: where the pods of a real node reach the API server; empty without one, and everything stays on loopback."""
         self._workspace = workspace
+        self._node_address = node_address
         self.admin_kubeconfig = workspace.directory / "admin.kubeconfig"
         self.audit_log = workspace.control_plane / "logs" / "audit.log"
 
@@ -74,7 +80,7 @@ class ControlPlane:
         command += ["--kubeconfig", str(self.admin_kubeconfig), "--enable-crds", "Stage", "--disable-qps-limits"]
         for program, flag in _PROGRAM_FLAGS.items():
             command += [flag, str(programs[program])]
-        for argument in _EXTRA_ARGUMENTS:
+        for argument in for_kwokctl([*self._network_arguments(), *_EXTRA_ARGUMENTS]):
             command += ["--extra-args", argument]
         # kwokctl creates its kinds with a kubectl from PATH, and would download one.
         path = os.pathsep.join([str(programs["kubectl"].parent), *filter(None, [os.environ.get("PATH")])])
@@ -95,10 +101,25 @@ class ControlPlane:
     def _write_configuration(self) -> Path:
         # Loopback only: etcd has neither TLS nor passwords here. Ports of the cluster's own: kwokctl would take the highest free ones,
         # and with them those of a server that another cluster has down for a moment.
-        options = {"bindAddress": "127.0.0.1", **dict(zip(_PORT_OPTIONS, self._workspace.ports, strict=True))}
+        options: dict[str, Any] = {"bindAddress": "127.0.0.1", **dict(zip(_PORT_OPTIONS, self._workspace.ports, strict=True))}
+        if self._node_address:
+            options["kubeApiserverCertSANs"] = [_API_SERVICE, self._node_address]
         path = self._workspace.directory / "kwokctl.yaml"
         path.write_text(yaml.safe_dump({"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokctlConfiguration", "options": options}))
         return path
+
+    def _network_arguments(self) -> list[str]:
+        if not self._node_address:
+            return [_NO_ENDPOINTS]
+        pki = self._workspace.control_plane / "pki"
+        return [
+            "kube-apiserver=bind-address=0.0.0.0",
+            f"kube-apiserver=advertise-address={self._node_address}",
+            # By its name a node is not found here: `kubectl exec` and `logs` would fail.
+            "kube-apiserver=kubelet-preferred-address-types=InternalIP",
+            f"kube-apiserver=kubelet-client-certificate={pki / 'admin.crt'}",
+            f"kube-apiserver=kubelet-client-key={pki / 'admin.key'}",
+        ]
 
     def components(self) -> dict[str, list[str]]:
         """Returns the command line of each server, by name."""
@@ -140,3 +161,10 @@ class ControlPlane:
 
     def _wait_ready(self, timeout: float) -> None:
         wait_until(self.api.is_ready, "the API server to become ready", timeout)
+
+
+def for_kwokctl(arguments: Sequence[str]) -> list[str]:
+    """Returns extra arguments with the first one of each component in front: kwokctl 0.8.0 gives others to a wrong component."""
+    components = [argument.partition("=")[0] for argument in arguments]
+    first = [components.index(component) for component in dict.fromkeys(components)]
+    return [arguments[index] for index in first] + [each for index, each in enumerate(arguments) if index not in first]

@@ -154,13 +154,14 @@ def _configuration(
         },
         "rule_files": [str(file.absolute()) for file in rule_files],
         "scrape_configs": [
-            {"job_name": "pods", "kubernetes_sd_configs": [discovery], "relabel_configs": _relabelling()},
+            {"job_name": "pods", "kubernetes_sd_configs": [discovery], "relabel_configs": relabelling()},
             {"job_name": "others", "file_sd_configs": [{"files": [str(others)], "refresh_interval": "1s"}]},
         ],
     }
 
 
-def _relabelling() -> list[dict[str, Any]]:
+def relabelling() -> list[dict[str, Any]]:
+    """Returns the rules by which annotated pods are scraped, with the labels namespace, pod and node."""
     meta = "__meta_kubernetes_"
     annotation = {name: meta + "pod_annotation_" + re.sub(r"[^a-zA-Z0-9_]", "_", name) for name in (SCRAPE_ANNOTATION, PORT_ANNOTATION)}
     return [

@@ -28,6 +28,10 @@ _PORTS_PER_CLUSTER = 6
 _FIRST_PORT = 21000  # 254 times 6 from here stay below the ports that the kernel assigns
 
 
+ISOLATED = "DFLASH_TESTBED_ISOLATED"
+"""Set in namespaces of a run's own (`testbed.real_node`): processes of other runs cannot be seen there, so nothing of them is judged."""
+
+
 class WorkspaceError(RuntimeError):
     """A cluster's directory is not available; the message says why."""
 
@@ -170,7 +174,9 @@ def existing() -> list[Workspace]:
 def sweep() -> list[str]:
     """Removes clusters whose owner died, and kept ones without a process (after a reboot). Call it under `machine_lock`. Returns their
     names."""
-    swept = []
+    swept: list[str] = []
+    if os.environ.get(ISOLATED):
+        return swept
     for workspace in existing():
         abandoned = not workspace.is_running() if workspace.kept else True
         if abandoned and not workspace.has_owner():

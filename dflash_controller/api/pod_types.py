@@ -208,6 +208,19 @@ class Resources(Model):
     limits: ResourceList | None = Field(None, description="What the container may use at most.")
 
 
+class PodSecurityContext(Model):
+    """The user that all containers of a pod run as."""
+
+    run_as_non_root: Annotated[bool | None, REVISION] = Field(
+        None, description="Refuse to start a container as root. Namespaces that enforce the restricted Pod Security Standard need true."
+    )
+    run_as_user: Annotated[int | None, REVISION] = Field(None, ge=0, le=2147483647, description="User, instead of the image's.")
+    run_as_group: Annotated[int | None, REVISION] = Field(None, ge=0, le=2147483647, description="Group, instead of the image's.")
+    fs_group: Annotated[int | None, REVISION] = Field(
+        None, ge=0, le=2147483647, description="Group that owns the volumes, so that a user other than root can write to them."
+    )
+
+
 class PodTemplate(Model):
     """The closed list of things a user may add to the engine pods."""
 
@@ -222,3 +235,6 @@ class PodTemplate(Model):
         description="How long a stopping pod may finish its requests; at least as long as the longest one. Default 600.",
     )
     resources: Resources | None = Field(None, description="CPU and memory of the engine container.")
+    security_context: PodSecurityContext | None = Field(
+        None, description="User and group of the engine pods. Without it they run as the user of the engine's image, which may be root."
+    )

@@ -51,11 +51,14 @@ def fetch_container(
 
 
 def pod_security(spec: Spec, resolved: Resolved) -> dict[str, Any]:
-    """Returns the security context of a pod with or without such a container. A claim is made writable for its group."""
+    """Returns the security context of every pod of a deployment, with or without such a container: they share the files of one storage.
+
+    A claim is made writable for the container's group, unless the user names another.
+    """
     found: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if resolved.fetch_image and spec.storage and spec.storage.persistent_volume_claim:
         found |= {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
-    return found
+    return found | as_manifest(spec.pod_template.security_context)
 
 
 def wanted(model: ModelRef) -> str:
@@ -64,8 +67,15 @@ def wanted(model: ModelRef) -> str:
 
 
 def _user(spec: Spec) -> dict[str, Any]:
-    """Returns the user. A directory of a node belongs to root, and no fsGroup changes that. hostPath is no part of the restricted level."""
-    return {"runAsUser": 0} if spec.storage and spec.storage.host_path else {"runAsNonRoot": True}
+    """Returns the user. The one that the user names is the pod's.
+
+    A directory of a node belongs to root, and no fsGroup changes that. hostPath is no part of the restricted level.
+    """
+    named = spec.pod_template.security_context
+    if named and named.run_as_user is not None:
+        return {}
+    on_node = spec.storage is not None and spec.storage.host_path is not None
+    return {"runAsUser": 0} if on_node and not (named and named.run_as_non_root) else {"runAsNonRoot": True}
 
 
 def _resources(spec: Spec) -> dict[str, Any]:

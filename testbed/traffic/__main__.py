@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--stream", type=float, default=0.0, help="share of requests that stream (0 to 1)")
     parser.add_argument("--balance", choices=["round-robin", "least-busy"], default="round-robin")
+    parser.add_argument("--new-connections", action="store_true", help="one connection per request, as a Service spreads connections")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     report = asyncio.run(_run(options))
@@ -35,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> Report:
     mix = Mix(options.mix, options.max_tokens, options.prompt_tokens, options.stream)
-    async with Client(Target(options.urls, options.model, options.balance), Shots(mix, options.seed)) as client:
+    target = Target(options.urls, options.model, options.balance, keep_alive=not options.new_connections)
+    async with Client(target, Shots(mix, options.seed)) as client:
         loop = client.open_loop(options.rate, seed=options.seed) if options.rate else client.closed_loop(options.concurrency)
         running = asyncio.create_task(loop)
         await asyncio.sleep(options.warm_up)

@@ -31,6 +31,8 @@ class Target:
     model: str
     balance: Balance = "round-robin"
     timeout_s: float = 300.0
+    keep_alive: bool = True
+    """Whether connections are used again. A Service chooses a pod for each connection, not for each request."""
 
 
 class Client:
@@ -51,7 +53,8 @@ class Client:
 
     async def __aenter__(self) -> Client:
         timeout = aiohttp.ClientTimeout(total=self._target.timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        connector = aiohttp.TCPConnector(limit=0, force_close=not self._target.keep_alive)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self
 
     async def __aexit__(self, *_: object) -> None:

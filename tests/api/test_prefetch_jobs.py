@@ -205,16 +205,18 @@ async def test_the_deployment_of_the_revision_does_not_count_a_fetching_pod(oper
 
 
 @pytest.mark.parametrize("level", ["privileged", "baseline", "restricted"])
+@pytest.mark.parametrize("user", [{}, {"runAsNonRoot": True}], ids=["user of the image", "not root"])
 @pytest.mark.parametrize("storage", [HOST, CLAIM], ids=["host path", "claim"])
 async def test_a_namespace_that_admits_the_engines_admits_the_fetching_pods(
-    operator: Operator, cluster: Cluster, level: str, storage: dict[str, Any]
+    operator: Operator, cluster: Cluster, level: str, storage: dict[str, Any], user: dict[str, Any]
 ) -> None:
-    """Both run as the user of the engine's image, which Pod Security's level restricted asks to be another than root."""
+    """Pod Security's level restricted asks for a promise that no container runs as root."""
     namespace = operator.key.namespace
     label = f"pod-security.kubernetes.io/enforce={level}"
     await asyncio.to_thread(cluster.kubectl, "label", "namespace", namespace, label)
-    engine = pod_templates(rendered_workload(deployment(storage=storage)))["engine"]
-    [job] = operator.jobs("b200-1", storage=storage)
+    pods = {"securityContext": user}
+    engine = pod_templates(rendered_workload(deployment(storage=storage, podTemplate=pods)))["engine"]
+    [job] = operator.jobs("b200-1", storage=storage, podTemplate=pods)
 
     def admitted(template: dict[str, Any]) -> bool:
         pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "p", "namespace": namespace}}
@@ -227,7 +229,7 @@ async def test_a_namespace_that_admits_the_engines_admits_the_fetching_pods(
         return True
 
     answers = [await asyncio.to_thread(admitted, template) for template in (engine, job["spec"]["template"])]
-    expected = level == "privileged" or (level == "baseline" and storage is CLAIM)
+    expected = level == "privileged" or (storage is CLAIM and (level == "baseline" or user != {}))
     assert answers == [expected, expected]
 
 

@@ -242,3 +242,15 @@ def test_a_host_path_is_mounted_as_a_part_of_its_allowed_directory_which_no_symb
         item for item in spec["volumes"] if item["name"] == "storage"
     ]
     assert mount in fetching["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("roles", [{}, TWO_NODES], ids=["one node", "two nodes"])
+def test_every_pod_of_a_deployment_runs_as_the_user_that_the_spec_names(roles: dict[str, Any]) -> None:
+    user = {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 0, "fsGroup": 2000}
+    obj = deployment(podTemplate={"securityContext": user}, **roles)
+    for template in pod_templates(rendered_workload(obj)).values():
+        assert template["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, **user}
+
+
+def test_without_a_user_in_the_spec_pods_run_as_the_one_of_the_image() -> None:
+    assert pod(deployment())["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}

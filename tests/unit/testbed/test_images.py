@@ -1,0 +1,111 @@
+"""What the image files promise, and which program builds them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dflash_controller.engines.releases import TABLE
+from testbed.control_plane import for_kwokctl
+from testbed.images import ROOT, Builder, Image, ImageError
+
+IMAGES = ROOT / "images"
+
+
+def text(name: str) -> str:
+    return (IMAGES / f"{name}.Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("name", ["operator", "engine-simulator", "sglang", "vllm"])
+def test_every_image_runs_as_a_numbered_user_other_than_root_and_says_what_it_is(name: str) -> None:
+    users = re.findall(r"^USER (\S+)", text(name), re.MULTILINE)
+    assert users[-1].partition(":")[0] == "65532", "by number: the kubelet cannot tell whether a name is root's"
+    for label in ("title", "description", "version"):
+        assert f"org.opencontainers.image.{label}=" in text(name)
+
+
+@pytest.mark.parametrize("engine", sorted(TABLE))
+def test_an_engines_image_is_upstreams_release_at_a_digest_that_must_be_given(engine: str) -> None:
+    lines = text(engine).splitlines()
+    assert "ARG DIGEST" in lines, "no default: the build stops without it"
+    assert f"ARG RELEASE={TABLE[engine].default}" in lines
+    assert "FROM ${UPSTREAM}:v${RELEASE}@${DIGEST}" in lines
+    assert not re.search(r"^(COPY|ADD|ENTRYPOINT|CMD) ", text(engine), re.MULTILINE), "nothing of upstream is replaced"
+
+
+def test_the_table_of_releases_is_that_of_the_contract_tests() -> None:
+    rows = re.findall(r"^\| (SGLang|vLLM) \| (\S+) \|", (IMAGES / "README.md").read_text(), re.MULTILINE)
+    assert rows == [(releases.engine, version) for releases in TABLE.values() for version in releases.tested]
+
+
+def test_the_extras_install_the_newest_tested_release() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {name: extras[name] for name in TABLE} == {name: [f"{name}=={releases.default}"] for name, releases in TABLE.items()}
+
+
+def test_the_bill_of_materials_names_every_installed_package_with_its_version() -> None:
+    said = subprocess.run([sys.executable, str(IMAGES / "sbom.py")], capture_output=True, text=True, check=True).stdout
+    bill = json.loads(said)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    found = {item["name"]: item for item in bill["components"]}
+    locked = dict(re.findall(r"^([a-z0-9.-]+)==([^ ]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert found["pydantic"]["version"] == locked["pydantic"]
+    assert found["pydantic"]["purl"] == f"pkg:pypi/pydantic@{locked['pydantic']}"
+    assert found["huggingface-hub"]["purl"].startswith("pkg:pypi/huggingface-hub@"), "names as package URLs want them"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, without any program."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_first_program_that_works_builds(programs: Path) -> None:
+    fake(programs, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    fake(programs, "buildah", "exit 0")
+    assert Builder.found().program == "buildah"
+    fake(programs, "podman", "exit 0")
+    assert Builder.found().program == "podman"
+
+
+def test_without_any_the_message_says_why_each_does_not_work(programs: Path) -> None:
+    fake(programs, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    with pytest.raises(ImageError) as refused:
+        Builder.found()
+    assert str(refused.value) == (
+        "no image can be built here: docker info: Cannot connect to the Docker daemon; podman is not installed; buildah is not installed"
+    )
+
+
+@pytest.mark.parametrize(("program", "by_name"), [("docker", True), ("podman", False), ("buildah", False)])
+def test_a_build_takes_only_the_files_that_its_ignore_file_lets_in(programs: Path, program: str, by_name: bool) -> None:
+    """BuildKit finds the file by its name; the others are told."""
+    fake(programs, program, f'echo "$@" >>{programs}/said')
+    Builder(program).build(Image("operator", "dflash-operator:1", (("VERSION", "1"),)), base="debian:12")
+    said = (programs / "said").read_text()
+    assert "--build-arg BASE_IMAGE=debian:12 --build-arg VERSION=1" in said
+    assert (f"--ignorefile {IMAGES}/operator.Dockerfile.dockerignore" not in said) == by_name
+
+
+def test_a_failed_build_says_the_last_lines(programs: Path) -> None:
+    fake(programs, "docker", "echo 'step 3: no such package' >&2; exit 4")
+    with pytest.raises(ImageError, match="exit status 4:\nstep 3: no such package"):
+        Builder("docker").build(Image("operator", "dflash-operator:1"), base="")
+
+
+def test_the_first_argument_of_each_component_comes_firstfor_kwokctl() -> None:
+    """kwokctl 0.8.0 counts arguments where it should count components."""
+    given = ["api=a=1", "api=b=2", "etcd=c=3", "api=d=4", "etcd=e=5"]
+    assert for_kwokctl(given) == ["api=a=1", "etcd=c=3", "api=b=2", "api=d=4", "etcd=e=5"]
