@@ -16,6 +16,7 @@ from typing import Any, Literal
 from dflash_controller.api.inputs import canonical
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
+from dflash_controller.engines.resolve import fetch_image
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.hub import DEFAULT_BRANCH, HubAnswer, ModelFacts, ModelQuestion, is_commit, why
 from dflash_controller.model.measurement import Absent
@@ -107,10 +108,16 @@ def unresolved(choice: ModelChoice, answer: HubAnswer) -> Unresolved | None:
     return Unresolved(choice, why(answer))
 
 
-def with_commits(resolved: Resolved, found: Mapping[PartName, tuple[ModelChoice, HubAnswer]], stable: Revision | None) -> Resolved:
-    """Returns the values with the commits of target and drafter in place of branches and tags, as far as they are known."""
+def with_commits(
+    spec: Spec, resolved: Resolved, found: Mapping[PartName, tuple[ModelChoice, HubAnswer]], stable: Revision | None
+) -> Resolved:
+    """Returns the values with the commits of target and drafter in place of branches and tags, as far as they are known.
+
+    With commits the weights can be fetched into the storage that ``spec`` names.
+    """
     refs = {part: _ref(getattr(resolved, part), *found[part], getattr(stable.resolved, part) if stable else None) for part in PARTS}
-    return replace(resolved, target=refs["target"], drafter=refs["drafter"])
+    target, drafter = refs["target"], refs["drafter"]
+    return replace(resolved, target=target, drafter=drafter, fetch_image=fetch_image(spec, target, drafter, resolved.defaults))
 
 
 def _ref(written: ModelRef, choice: ModelChoice, answer: HubAnswer, before: ModelRef | None) -> ModelRef:

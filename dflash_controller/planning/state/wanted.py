@@ -84,7 +84,7 @@ class _Resolver:
             return blocker
         if not isinstance(outcome, Resolved):
             return self._without_problems(outcome)
-        return model_commits.with_commits(outcome, found, self._state.stable)
+        return model_commits.with_commits(self._spec, outcome, found, self._state.stable)
 
     def _drafter(self) -> str | None:
         known = self._state.context.catalog.find(self._spec.target.model)

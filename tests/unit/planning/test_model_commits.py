@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,11 @@ class HubWorld(World):
         found = max(self.of_kind("Deployment"), key=lambda item: int(item["metadata"]["resourceVersion"]))
         return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
 
+    def init_containers(self) -> list[dict[str, Any]]:
+        """Of the newest workload."""
+        found = max(self.of_kind("Deployment"), key=lambda item: int(item["metadata"]["resourceVersion"]))
+        return list(found["spec"]["template"]["spec"].get("initContainers", ()))
+
     def notice(self, reason: str) -> str:
         return next((item["message"] for item in self.deployment["status"].get("notices", ()) if item["reason"] == reason), "")
 
@@ -91,6 +97,20 @@ def test_a_branch_becomes_a_commit_in_the_revision_and_in_the_argv(storage: dict
     assert world.deployment["status"]["drafterRevision"] == D1
     assert not world.notice("RevisionNotPinned")
     assert world.condition("Ready") == "True"
+
+
+def test_a_branch_with_storage_is_fetched_at_its_commit_and_another_edit_keeps_that() -> None:
+    world = HubWorld({"replicas": 2, "storage": CLAIM})
+    world.defaults = replace(world.defaults, fetch_image="images.example.com/dflash-operator:1")
+    world.settle()
+    fetched = [f"--model={TARGET}@{T1}", f"--model={DRAFTER}@{D1}"]
+    assert [container["args"][:2] for container in world.init_containers()] == [fetched]
+    assert "/models/target" in " ".join(world.argv())
+    assert T1 not in " ".join(world.argv())
+    world.target = ModelFacts(T2)
+    world.edit(lambda spec: spec.update(engine={"env": [{"name": "A", "value": "b"}]}))
+    world.settle()
+    assert [container["args"][:2] for container in world.init_containers()] == [fetched]
 
 
 def test_nothing_is_made_while_the_hub_is_being_asked_and_the_status_says_so() -> None:
