@@ -350,7 +350,9 @@ class Watch:
             assert len(candidates) <= 1, candidates
             failed = [item for item in after.of_state("Failed") if self.is_asked_for(item) and item.origin != "Tuner"]
             stable = after.revisions.get(self.in_force or "")
-            if failed and stable is not None and not self.is_asked_for(stable) and self._pin(before) is None:
+            # An invalid spec stops the rollout where it is.
+            stopped = self.invalid or self._pin(before) is not None
+            if failed and stable is not None and not self.is_asked_for(stable) and not stopped:
                 others = [item for item in candidates if not self._is_tuned(item, stable)]
                 assert not others, f"{failed} failed, and {others} is tried"
 

@@ -118,7 +118,9 @@ class _Resolver:
         missing = [gap for choice, answer in found.values() if (gap := model_commits.unresolved(choice, answer))]
         if model_commits.fetched_by_operator(self._spec) and (fatal := [gap for gap in missing if gap.choice.fallback is None]):
             return blockers.not_resolved(fatal)
-        self.doubts = tuple(_doubt(gap) for gap in missing)
+        asks = self._state.context.hub.endpoint is not None
+        # Without a hub by the operator's settings every branch stays one, and RevisionNotPinned says so.
+        self.doubts = tuple(_doubt(gap) for gap in missing if asks or gap.choice.fallback is not None)
         return None
 
     def _contradicted(self, found: Found, resolved: Resolved) -> Blocker | None:
