@@ -86,6 +86,10 @@ class ContainerRuntime:
         for target in _mounts((str(_STATE), "/run/netns", "/var/run/netns", str(self._directory.parent / "kubelet"))):
             subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
         subprocess.run(["rm", "-rf", str(_STATE)], check=True)
+        # A network namespace may outlive its processes for a moment, and its device with a route to an address that a new pod gets.
+        for device in _pod_devices():
+            subprocess.run(["ip", "link", "delete", device], check=False, capture_output=True)
+        wait_until(lambda: not _pod_devices(), "the devices of the pods to go", 10)
 
     def _answers(self) -> bool:
         return subprocess.run([*self._ctr(), "version"], capture_output=True, check=False).returncode == 0
@@ -119,6 +123,12 @@ def _containers() -> list[int]:
         return False
 
     return [pid for pid in parents if below_shim(pid)]
+
+
+def _pod_devices() -> list[str]:
+    """Returns the node's ends of the pods' network devices."""
+    listed = subprocess.run(["ip", "-brief", "link", "show", "type", "veth"], capture_output=True, text=True, check=True).stdout
+    return [name for line in listed.splitlines() if not (name := line.split("@")[0].split()[0]).startswith("dfl")]
 
 
 def _mounts(roots: tuple[str, ...]) -> list[str]:
