@@ -55,10 +55,10 @@ class DecodeWindow:
     prefill_s: float | None = None
     """Seconds of prefill that lengthened the steps which ``told`` tells of; None where the metrics do not tell."""
     queued: bool = False
-    """Whether requests waited for a slot at every look, in every data-parallel group: the engine had always something to do."""
-    wait_s: float | None = None
-    """Mean seconds that the requests which entered had waited, where ``told`` is what is left of latency without them. It is then right only
-    while the wait stays the same. None: ``told`` does not depend on the queue."""
+    """Whether requests waited for a slot at every look, in every data-parallel group."""
+    at_once: float | None = None
+    """Requests that entered without a wait, where ``told`` is what is left of latency without the wait of those that entered. It is right
+    then only while the wait stays the same. Infinite: not known. None: ``told`` does not depend on the queue."""
 
     @property
     def own_step_s(self) -> float | None:

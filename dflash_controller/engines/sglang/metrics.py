@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from dflash_controller.model.counters import CounterSnapshot
@@ -23,6 +24,9 @@ _ENGINE = Scope("engine", copies=(*_SAME_WORK, "dp_rank"))
 """The same for all ranks: passes, which all groups make together, and settings. Of shares (use of the cache) the largest counts."""
 _STREAMING = (("is_streaming", "true"),)
 """For other requests SGLang's time to first token is the whole latency. Releases before 0.5.17 have no such label: absent."""
+_AT_ONCE = r"0[.]01"
+"""Bound of a bucket in seconds. A request that comes while nothing runs enters within it: on the recorded page of 0.5.17, without a queue,
+96 % of the requests did."""
 _BARE_SHARE = 0.02
 """Of the passes: one without graph takes up to twice the time."""
 
@@ -199,7 +203,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, acceptance: Pool
         ended=requests,
         prefill_s=_prefill_s(moved, 1.0 if lasting else 1 - 1 / batch),
         queued=lasting,
-        wait_s=moved["queue_seconds"] / moved["entered"] if moved["entered"] > 0 else None,
+        at_once=window.deltas.get(LabelledMetric("at_once"), math.inf),
     )
 
 
@@ -276,6 +280,7 @@ METRIC_SCHEMA = MetricSchema(
             match=(("stage", "prefill_forward"), *_TOTALS),
             since=Since.ENTRY,
         ),
+        Series("at_once", "sglang:queue_time_seconds_bucket", _GROUP, match=(("le", _AT_ONCE), *_TOTALS)),
         Series("prefill_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "prefill.*"), *_TOTALS), since=Since.ENTRY),
         Series("bare_passes", "sglang:cuda_graph_passes_total", _ENGINE, match=(("mode", "decode_none"), *_TOTALS), since=Since.ENTRY),
         Series("retracted", "sglang:num_retracted_reqs", _GROUP, match=_TOTALS, gauge=True, over="max"),

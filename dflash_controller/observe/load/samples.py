@@ -10,8 +10,11 @@ may be of another time (SGLang). So the smaller of the two counts wherever the s
 
 While requests queue, SGLang's second is off in addition. It is the latency of the requests that ended less the wait of those that entered,
 and while the queue grows these waited longer: with 30 % more requests than the engine can serve it is too small by a quarter, whatever the
-length of the sample. But an engine with a queue is not idle, so there the time of the window ÷ its steps is right. The second, corrected for
-how the wait changes, confirms it: a queue that was there at both ends of a sample may have been gone in between.
+length of the sample. But an engine with a queue is not idle, so there the time of the window ÷ its steps is right.
+
+A queue that was there at every look may have been gone in between. An engine that was idle begins again with a request that enters at once.
+So without such a request it was never idle. Where there are some (in a short queue many wait for a moment only), the second time decides:
+it is then right enough to confirm the first, and idle time and a growing queue both make it the smaller one.
 """
 
 from __future__ import annotations
@@ -41,9 +44,6 @@ _ALIKE, _ALIKE_REQUESTS = 1.25, 1.0
 """Loads that are this near are the same, as far as requests that lived through both are concerned."""
 _AGREE = 1.1
 """Ratio up to which two step times agree."""
-_FASTEST = 0.75
-"""Seconds by which the wait at entry may grow per second. It grows by 1 − served ÷ arriving: beyond four times the requests that the engine
-can serve, what is left to correct by is smaller than its error."""
 _BRIEF = 0.25
 """Requests that last less than this part of a load sample lie in it, but for a few."""
 _MOST = 0.95
@@ -57,7 +57,6 @@ class _Past:
     seconds: float
     concurrency: float
     step_s: float
-    wait_s: float | None
 
 
 class Follower:
@@ -135,18 +134,17 @@ class Follower:
         moved = before is None or not _near(before.concurrency, seen.batch, _JUMP, _JUMP_REQUESTS)
         own = seen.own_step_s
         of_this_time = seen.life_s <= _BRIEF * seconds or settled_s >= seconds + seen.life_s
-        if seen.queued and seen.wait_s is not None:
-            corrected = _corrected(own, seconds, seen.wait_s, before) if of_this_time else None
+        if seen.queued and seen.at_once is not None:
             step_s = pass_s
-            steady = before is not None and _agree(before.step_s, pass_s, _AGREE)
-            steady = steady and (corrected is None or _agree(corrected, pass_s, _SKEWED))
+            busy = seen.at_once == 0 or (own is not None and of_this_time and _agree(own, pass_s, _SKEWED))
+            steady = busy and before is not None and _agree(before.step_s, pass_s, _AGREE)
         elif own is not None and of_this_time:
             step_s, steady = min(own, pass_s), own <= _SKEWED * pass_s and (own >= _BUSY * pass_s or seen.batch <= _FEW)
         else:
             # The requests that ended tell of another time, or none has ended. Then the engine must have been busy throughout.
             step_s = pass_s
             steady = before is not None and _agree(before.step_s, pass_s, _AGREE) and (own is None or pass_s <= _AGREE * own)
-        self._past.append(_Past(seconds, seen.batch, step_s, seen.wait_s))
+        self._past.append(_Past(seconds, seen.batch, step_s))
         return step_s, steady and not moved
 
     def _acceptance(self, generated: float, steps: float) -> float | None:
@@ -159,18 +157,6 @@ class Follower:
             if of >= _POOLED_STEPS:
                 break
         return tokens / of if of > 0 else None
-
-
-def _corrected(own: float | None, seconds: float, wait_s: float, before: _Past | None) -> float | None:
-    """Seconds per step for the requests that ended, of which ``own`` took the wait of those that entered; None where it cannot be told.
-
-    If the wait at entry grows by g seconds per second, those that ended had waited less by g × their life in the batch: ``own`` is their
-    life × (1 − g) ÷ their steps. g is the difference of the mean waits of two windows ÷ the time between the middles of the two.
-    """
-    if own is None or before is None or before.wait_s is None:
-        return None
-    growth = (wait_s - before.wait_s) / ((seconds + before.seconds) / 2)
-    return own / (1 - growth) if growth <= _FASTEST else None
 
 
 def _agree(one: float, other: float, factor: float) -> bool:
