@@ -143,14 +143,14 @@ def test_bursts_that_every_look_meets_do_not_teach_idle_time(engine: str) -> Non
     pod = Pod(engine)
     made = pod.arrivals((30.0 * burst - 1 for burst in range(1, 9) for _ in range(150)), 9)
     assert sum(sample.queued for sample in made) >= 6
-    assert all(point.decode_step_s == pytest.approx(pod.step_s(point.concurrency), rel=0.1) for point in taught(made))
+    assert all(point.decode_step_s == pytest.approx(pod.step_s(point.concurrency), rel=0.15) for point in taught(made))
 
 
 @pytest.mark.parametrize("engine", ENGINE_NAMES)
 def test_the_tuner_predicts_the_block_in_use_at_saturation_within_its_stated_error(engine: str) -> None:
     pod, learner = Pod(engine), Learner()
     for clients in (1, 8, 32):
-        for sample in pod.clients(clients, 10):
+        for sample in pod.clients(clients, 12):
             learner.take([sample], sample.at_s)
     now_s = NOW_S + pod.at_s
     learned, prior = learner.learned(now_s), Priors.load().prior()

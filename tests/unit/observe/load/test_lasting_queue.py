@@ -15,7 +15,7 @@ from dflash_controller.observe.load.samples import Follower
 PASSES, BATCH, LENGTH, STEP_S, PREFILL_S = 1000, 29, 5.0, 0.024, 0.06
 SECONDS, LIFE_S = 30.0, 1.5
 REQUESTS = BATCH * SECONDS / LIFE_S
-"""A replica with 29 slots that are always taken. In 30 s it makes 1,000 passes of 24 ms, and 100 of 60 ms that prefill; 580 requests end."""
+"""A replica with 29 slots, all taken. In 30 s it makes 1,000 passes of 24 ms, and 100 of 60 ms that prefill. 580 requests end."""
 NO_QUEUE = {"waiting": 0.0, "block": 16.0, "cache_use": 0.4}
 QUEUE = {**NO_QUEUE, "waiting": 3.0}
 
