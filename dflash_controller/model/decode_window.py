@@ -33,7 +33,7 @@ class EndedRequests:
 
 @dataclass(frozen=True, slots=True)
 class DecodeWindow:
-    """What the counters of a window say. ``busy_s`` ÷ steps would be the mean step time, were the engine never idle."""
+    """What the counters of a window say. Its seconds ÷ ``passes`` would be the mean step time, were the engine never idle."""
 
     block: int
     batch: float

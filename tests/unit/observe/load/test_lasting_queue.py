@@ -9,8 +9,11 @@ import pytest
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.model.load_sample import LoadSample
-from dflash_controller.model.series import CounterWindow, LabelledMetric
+from dflash_controller.model.series import CounterWindow, LabelledMetric, Span
+from dflash_controller.model.snapshot import Key
 from dflash_controller.observe.load.samples import Follower
+from dflash_controller.observe.load.store import LoadSampleStore
+from dflash_controller.observe.pipeline.source import Target
 
 PASSES, BATCH, LENGTH, STEP_S, PREFILL_S = 1000, 29, 5.0, 0.024, 0.06
 SECONDS, LIFE_S = 30.0, 1.5
@@ -171,3 +174,13 @@ def test_littles_law_holds_for_vllm_under_a_queue_and_is_not_asked_for_sglang() 
     assert told("vllm", *[wrong] * 8)[-1].inconsistent
     assert not any(one.inconsistent for one in told("sglang", *(sglang(SECONDS * turn, LIFE_S) for turn in range(1, 9))))
     assert not any(one.inconsistent for one in told("sglang", *[sglang(2.0, -2.0)] * 8))
+
+
+def test_of_several_replicas_each_teaches_its_own_load() -> None:
+    """One has a queue, and the other has slots left."""
+    store, pods = LoadSampleStore(0.0), [Target("ns", n, n, "127.0.0.1", 8000, "demo", "r1", "sglang", True, 0.0, tuned=True) for n in "ab"]
+    free = sglang(0.0, levels=NO_QUEUE, at_once=REQUESTS, tokens=PASSES * 20 * LENGTH)
+    ends_s = (60.0, 90.0)
+    store.take(pods, {"a": [Span(at, sglang(2.0)) for at in ends_s], "b": [Span(at, free) for at in ends_s]}, lambda _: "r1")
+    last = [one for one in store.drain(Key("ns", "demo"), "r1") if one.at_s == ends_s[-1]]
+    assert {(round(one.concurrency), one.queued, one.excluded) for one in last} == {(BATCH, True, ""), (20, False, "")}
