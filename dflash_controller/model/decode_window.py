@@ -23,7 +23,7 @@ class EndedRequests:
     """Their tokens."""
     generated: float
     lived_s: float | None
-    """For how long they were decoded, in all; None: not exported."""
+    """For how long they were decoded, in all; None: not exported, or not known while requests queue."""
 
     @property
     def context(self) -> float:
