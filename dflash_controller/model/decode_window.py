@@ -23,7 +23,7 @@ class EndedRequests:
     """Their tokens."""
     generated: float
     lived_s: float | None
-    """For how long they were decoded, in all; None: not exported."""
+    """For how long they were decoded, in all; None: not exported, or not known while requests queue."""
 
     @property
     def context(self) -> float:
@@ -33,7 +33,7 @@ class EndedRequests:
 
 @dataclass(frozen=True, slots=True)
 class DecodeWindow:
-    """What the counters of a window say. ``busy_s`` ÷ steps would be the mean step time, were the engine never idle."""
+    """What the counters of a window say. Its seconds ÷ ``passes`` would be the mean step time, were the engine never idle."""
 
     block: int
     batch: float
@@ -54,6 +54,11 @@ class DecodeWindow:
     ended: EndedRequests
     prefill_s: float | None = None
     """Seconds of prefill that lengthened the steps which ``told`` tells of; None where the metrics do not tell."""
+    queued: bool = False
+    """Whether requests waited for a slot at every look, in every data-parallel group."""
+    at_once: float | None = None
+    """Requests that entered without a wait, where ``told`` is what is left of latency without the wait of those that entered. It is right
+    then only while the wait stays the same. Infinite: not known. None: ``told`` does not depend on the queue."""
 
     @property
     def own_step_s(self) -> float | None:
@@ -62,10 +67,25 @@ class DecodeWindow:
         return seconds / steps if seconds > 0 and steps > 0 else None
 
 
+def queued(window: CounterWindow) -> bool:
+    """Whether requests waited for their turn at every look, in every group that the engine tells of."""
+    return min(_waiting(window), default=0.0) > 0
+
+
 def crowded(window: CounterWindow, evicted: bool) -> str:
-    """Why requests waited for their turn, as load samples name it; empty where none did. ``evicted``: some lost their place."""
+    """Why steps do not tell the step time at the mean load, as load samples name it; empty where they do. ``evicted``: requests lost their
+    place.
+
+    A queue alone is no reason: what decodes is the batch. But where one data-parallel group has a queue and another has none, their batches
+    are unequal, and the larger one decides how long a step lasts.
+    """
     if evicted:
         return "Preemption"
     if window.levels.get(LabelledMetric("cache_use"), 0.0) > CACHE_USE:
         return "CacheFull"
-    return "Queue" if window.levels.get(LabelledMetric("waiting"), 0.0) > 0 else ""
+    return "Queue" if max(_waiting(window), default=0.0) > 0 and not queued(window) else ""
+
+
+def _waiting(window: CounterWindow) -> list[float]:
+    """The fewest requests that waited at a look, for each group that the engine tells of."""
+    return [level for metric, level in window.levels.items() if metric.quantity == "waiting"]

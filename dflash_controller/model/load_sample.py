@@ -36,8 +36,8 @@ class LoadSample:
     """Share of verify steps in which draft 0, 1, … was accepted, if the engine exports it (vLLM with a fixed block size)."""
     excluded: str = ""
     """Why its step time is not a point of the curve: WarmUp (kernels may have been compiled meanwhile), Prefill (most of the time),
-    Preemption, CacheFull, Queue, NoGraph, Unsteady (the load changed during the sample, or may have), Blocks (a schedule used several).
-    Its acceptance still counts."""
+    Preemption, CacheFull, Queue (of some data-parallel groups and not of others), NoGraph, Unsteady (the load changed during the sample, or
+    may have), Blocks (a schedule used several). Its acceptance still counts."""
 
     requests: float = 0.0
     """Requests that ended during the sample."""
@@ -49,6 +49,14 @@ class LoadSample:
 
     inconsistent: bool = False
     """Whether Little's law gives a different concurrency, so that the load is unknown. The acceptance still counts."""
+
+    queued: bool = False
+    """Whether requests waited for a slot throughout. Its step time counts nevertheless."""
+
+    @property
+    def waited(self) -> bool:
+        """Whether requests waited for a slot or for memory."""
+        return self.queued or self.excluded in WAITED
 
     @property
     def decode_step_s(self) -> float:

@@ -112,7 +112,7 @@ class Learned:
     prefilling: int = 0
     """How many of ``load_samples`` were mostly prefill, so that their step times were left out."""
     waiting: int = 0
-    """How many of them had requests that waited for a slot or for memory, so that their step times were left out."""
+    """How many of them had requests that waited for a slot or for memory. Their step times count if it was for a slot."""
     warming: int = 0
     """How many of them are of engines in their warm-up, which compile kernels, so that their step times were left out."""
     prefill_share: float = 0.0

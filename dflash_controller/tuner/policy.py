@@ -129,8 +129,8 @@ def _nothing_learned(learned: Learned, window_s: int) -> str:
         )
     if learned.waiting > MOSTLY * learned.load_samples > 0:
         return (
-            f"In {learned.waiting} of {whole} requests waited for a slot or for memory. Such samples give no step times: add replicas, or "
-            "see status.effectiveMaxConcurrency for what one replica serves"
+            f"In {learned.waiting} of {whole} requests waited for a slot or for memory. While they wait for memory, samples give no step "
+            "times: add replicas, or see status.effectiveMaxConcurrency for what one replica serves"
         )
     return f"Not enough traffic for a decision: {whole}"
 

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise, takewhile
 from statistics import fmean, median
 
-from dflash_controller.model.load_sample import PREFILL, WAITED, WARM_UP, LoadSample
+from dflash_controller.model.load_sample import PREFILL, WARM_UP, LoadSample
 from dflash_controller.tuner.learned import Seen
 from dflash_controller.tuner.recommend import ObservedLoad
 from dflash_controller.tuner.step_times import OFF
@@ -142,7 +142,7 @@ class DecisionWindow:
             self._slots.popleft()
         slot.load_samples += 1
         slot.prefilling += load_sample.excluded == PREFILL
-        slot.waiting += load_sample.excluded in WAITED
+        slot.waiting += load_sample.waited
         slot.warming += load_sample.excluded == WARM_UP
         slot.steps_s += load_sample.seconds
         slot.prefill_s += load_sample.seconds * load_sample.prefill_share

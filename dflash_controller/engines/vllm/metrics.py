@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_controller.model.counters import CounterSnapshot
-from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded
+from dflash_controller.model.decode_window import DecodeWindow, EndedRequests, PooledAcceptance, crowded, queued
 from dflash_controller.model.measurement import NO_SERIES, Measurement, Value
 from dflash_controller.model.metric_schema import NO_TRAFFIC, EngineLoad, MetricSchema, Sums
 from dflash_controller.model.series import PROCESS, CounterWindow, LabelledMetric, Scope, Scrape, Series, Since
@@ -102,7 +102,10 @@ def _count(page: Scrape, quantity: str) -> float | None:
 
 
 def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAcceptance) -> DecodeWindow | None:
-    """One inter-token latency is observed per request and step, so its count is the requests' steps and its sum the time they took."""
+    """One inter-token latency is observed per request and step, so its count is the requests' steps and its sum the time they took.
+
+    It begins with a request's first token, so it knows nothing of the queue before it (``v1/metrics/stats.py``, ``IterationStats``).
+    """
     needed = [window.deltas.get(LabelledMetric(name)) for name in ("request_steps", "step_seconds", "steps", "tokens")]
     if any(value is None for value in needed):
         return None
@@ -143,6 +146,7 @@ def _decode_window(window: CounterWindow, speculation_on: bool, _: PooledAccepta
         excluded=crowded(window, moved["preemptions"] > 0) or ("Blocks" if mixed else ""),
         ended=ended,
         prefill_s=_prefill_s(window, seconds, request_steps, passes, moved["entered"]),
+        queued=queued(window),
     )
 
 

@@ -7,6 +7,14 @@ means over requests would show the step time of a higher load than the mean one.
 The time of a window ÷ its steps is that mean as long as the engine is never idle, and too large otherwise; it is never too small. The time
 the requests themselves spent ÷ their steps does not mind idle time, but weighs by requests (vLLM), or is credited when a request ends and
 may be of another time (SGLang). So the smaller of the two counts wherever the second is of this load sample.
+
+While requests queue, SGLang's second is off in addition. It is the latency of the requests that ended less the wait of those that entered,
+and while the queue grows these waited longer: with 30 % more requests than the engine can serve it is too small by a quarter, whatever the
+length of the sample. But an engine with a queue is not idle, so there the time of the window ÷ its steps is right.
+
+A queue that was there at every look may have been gone in between. An engine that was idle begins again with a request that enters at once.
+So without such a request it was never idle. Where there are some (in a short queue many wait for a moment only), the second time decides:
+it is then right enough to confirm the first, and idle time and a growing queue both make it the smaller one.
 """
 
 from __future__ import annotations
@@ -104,6 +112,7 @@ class Follower:
             context=seen.ended.context,
             prefill_share=round(prefill or 0.0, 4),
             inconsistent=inconsistent,
+            queued=seen.queued,
         )
 
     def _inconsistent(self, seconds: float, seen: DecodeWindow) -> bool:
@@ -124,12 +133,17 @@ class Follower:
             settled_s += past.seconds
         moved = before is None or not _near(before.concurrency, seen.batch, _JUMP, _JUMP_REQUESTS)
         own = seen.own_step_s
-        if own is not None and (seen.life_s <= _BRIEF * seconds or settled_s >= seconds + seen.life_s):
+        of_this_time = seen.life_s <= _BRIEF * seconds or settled_s >= seconds + seen.life_s
+        if seen.queued and seen.at_once is not None:
+            step_s = pass_s
+            busy = seen.at_once == 0 or (own is not None and of_this_time and _agree(own, pass_s, _SKEWED))
+            steady = busy and before is not None and _agree(before.step_s, pass_s, _AGREE)
+        elif own is not None and of_this_time:
             step_s, steady = min(own, pass_s), own <= _SKEWED * pass_s and (own >= _BUSY * pass_s or seen.batch <= _FEW)
         else:
             # The requests that ended tell of another time, or none has ended. Then the engine must have been busy throughout.
             step_s = pass_s
-            steady = before is not None and 1 / _AGREE <= before.step_s / pass_s <= _AGREE and (own is None or pass_s <= _AGREE * own)
+            steady = before is not None and _agree(before.step_s, pass_s, _AGREE) and (own is None or pass_s <= _AGREE * own)
         self._past.append(_Past(seconds, seen.batch, step_s))
         return step_s, steady and not moved
 
@@ -143,6 +157,10 @@ class Follower:
             if of >= _POOLED_STEPS:
                 break
         return tokens / of if of > 0 else None
+
+
+def _agree(one: float, other: float, factor: float) -> bool:
+    return 1 / factor <= one / other <= factor
 
 
 def _near(one: float, other: float, factor: float, requests: float) -> bool:

@@ -103,14 +103,16 @@ def test_groups_with_unequal_load_are_summed_and_their_copies_are_not() -> None:
 
 def test_levels_of_requests_are_summed_over_groups_and_shares_are_not() -> None:
     page = "".join(
-        sample("sglang:num_queue_reqs", 3 + rank // 2, tp_rank=rank, dp_rank=rank // 2)
+        sample("sglang:num_running_reqs", 3 + rank // 2, tp_rank=rank, dp_rank=rank // 2)
+        + sample("sglang:num_queue_reqs", 3 + rank // 2, tp_rank=rank, dp_rank=rank // 2)
         + sample("sglang:full_token_usage", 0.2 + 0.1 * rank, tp_rank=rank, dp_rank=rank // 2)
         + sample("sglang:num_retracted_reqs", 1, tp_rank=rank, dp_rank=rank // 2, pid=900 + rank)
         for rank in range(4)
     )
     read = read_page(page, SGLANG)
     assert read is not None
-    assert read.gauges[LabelledMetric("waiting")] == 7
+    assert read.gauges[LabelledMetric("running")] == 7
+    assert [read.gauges[LabelledMetric("waiting", group)] for group in "01"] == [3, 4], "of each group, because one may have no queue"
     assert read.gauges[LabelledMetric("cache_use")] == pytest.approx(0.5)
     assert read.gauges[LabelledMetric("retracted")] == 2
 

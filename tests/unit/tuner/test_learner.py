@@ -517,7 +517,16 @@ def test_windows_that_were_mostly_prefill_are_counted() -> None:
     full = Learner(PRIOR)
     now_s = fed(full, 1, 10, excluded="CacheFull")
     assert (full.learned(now_s).prefilling, full.learned(now_s).waiting) == (0, 6)
+    assert not full.learned(now_s).points
     assert Learned.from_json(learned.to_json()) == learned
+
+
+def test_windows_with_a_lasting_queue_are_counted_as_waiting_and_teach_step_times() -> None:
+    learner = Learner(PRIOR)
+    now_s = fed(learner, 1, 10, queued=True)
+    learned = learner.learned(now_s)
+    assert (learned.waiting, learned.load_samples) == (6, 6)
+    assert learned.points[0].seconds == pytest.approx(step_s(16, 8.0), rel=1e-3)
 
 
 def test_windows_of_an_engine_in_its_warm_up_teach_acceptance_and_loads_and_no_step_times() -> None:

@@ -116,4 +116,4 @@ def _alternatives(one: Series, read: Callable[[str], str], static: Mapping[str, 
 
 
 def _listed(*labels: Iterable[str]) -> str:
-    return ", ".join(label for some in labels for label in some)
+    return ", ".join(dict.fromkeys(label for some in labels for label in some))

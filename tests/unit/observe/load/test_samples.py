@@ -87,8 +87,9 @@ def test_concurrency_step_time_and_acceptance(engine: str) -> None:
 @pytest.mark.parametrize(
     ("levels", "changes", "reason"),
     [
-        ({"waiting": 3.0}, {}, "Queue"),
+        ({"waiting": 3.0, "cache_use": 0.93}, {}, "CacheFull"),
         ({"cache_use": 0.93}, {}, "CacheFull"),
+        ({"waiting": 3.0}, {"prompt": 26_000, "prefilled": 26_000}, "Prefill"),
         ({}, {"prompt": 26_000, "prefilled": 26_000}, "Prefill"),
         ({}, {"prompt": 24_000, "prefilled": 24_000}, ""),
     ],
@@ -183,10 +184,10 @@ def test_a_concurrency_that_littles_law_contradicts_is_doubted(engine: str, wron
     assert [one.inconsistent for one in right if one] == [False] * 5
     told = [follower.take(window(engine, **wrong), 30.0 * turn) for turn in range(6, 14)]
     assert all(one is not None and one.inconsistent for one in told[3:]), why
-    follower.take(window(engine, {"waiting": 2.0}, **wrong), 420.0)
-    after = follower.take(window(engine), 450.0)
+    follower.take(window(engine, {"cache_use": 0.95}, **wrong), 420.0)
+    after = follower.take(window(engine, **wrong), 450.0)
     assert after is not None
-    assert not after.inconsistent, "where requests waited nothing is compared with it"
+    assert not after.inconsistent, "where requests waited in the middle of their decoding nothing is compared with it"
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
