@@ -32,6 +32,6 @@ def rate(one: Series, by: Iterable[str] = ()) -> str:
 
 
 def level_of(engine: str, quantity: str, metric: str = "") -> str:
-    """Returns a gauge of a schema, per pod; of ``metric`` instead, if that is given, which has the same scope and matchers."""
+    """Returns a gauge of a schema, per pod, its parts together; of ``metric`` instead, if given, which has the same scope and matchers."""
     one = _SERIES[engine][quantity]
-    return per_pod(replace(one, metric=metric or one.metric), lambda chosen: chosen)
+    return per_pod(replace(one, metric=metric or one.metric, by=""), lambda chosen: chosen)
