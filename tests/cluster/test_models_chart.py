@@ -16,6 +16,8 @@ from tests.support.deployment import UNJUDGED, Deployment
 from tests.support.releases import default_release
 
 CHART = ROOT / "charts" / "dflash-models"
+COLLECTED_S = 90.0
+"""The garbage collector looks for new kinds every 30 seconds, and collects nothing meanwhile: 14 to 36 s after the CRD is new."""
 RELEASE = "models"
 FIRST, SECOND = "a" * 40, "b" * 40
 
@@ -77,7 +79,7 @@ def test_a_list_of_models_is_served_changed_and_taken_away(
     now = chat.status()
     assert now["stableRevision"] != before
     assert now["drafterRevision"] == SECOND
-    wait_until(lambda: not old.children("pods") and not old.children("services"), "its pods and its Service to go")
+    wait_until(lambda: not old.children("pods") and not old.children("services"), "its pods and its Service to go", COLLECTED_S)
     assert code.get()["spec"]["replicas"] == 2
     assert code.pod_uids() == pods, "nothing was changed about this one"
 
@@ -88,7 +90,7 @@ def test_a_list_of_models_is_served_changed_and_taken_away(
 
     helm("uninstall")
     wait_until(lambda: not names(cluster, namespace), "all models to go")
-    wait_until(lambda: not names(cluster, namespace, "pods"), "all pods to go")
+    wait_until(lambda: not names(cluster, namespace, "pods"), "all pods to go", COLLECTED_S)
 
 
 def test_a_model_may_outlive_its_release(cluster: Cluster, namespace: str, helm: Helm) -> None:
