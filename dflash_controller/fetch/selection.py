@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
+from dflash_controller.model.hub import directory_of, is_commit
+
 MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 IGNORED = ("original/*", "metal/*", ".gitattributes")
 """Second copies of the weights in another format (Meta's, OpenAI's for Apple). vLLM skips ``original/**/*`` as well."""
@@ -31,7 +32,7 @@ class Wanted:
     @property
     def directory(self) -> str:
         """The directory of the model, below which each commit has one."""
-        return self.model.replace("/", "--")
+        return directory_of(self.model)
 
 
 def parse_wanted(text: str) -> Wanted:
@@ -39,7 +40,7 @@ def parse_wanted(text: str) -> Wanted:
     model, _, commit = text.partition("@")
     if not MODEL.fullmatch(model) or "--" in model or ".." in model:
         raise ValueError(f"{text!r} names no model as OWNER/NAME@COMMIT")
-    if not COMMIT.fullmatch(commit):
+    if not is_commit(commit):
         raise ValueError(f"{text!r} needs a full commit (40 hexadecimal digits) after '@', not a branch or tag")
     return Wanted(model, commit)
 

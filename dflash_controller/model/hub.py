@@ -21,6 +21,11 @@ def is_commit(revision: str | None) -> bool:
     return bool(revision and _COMMIT.fullmatch(revision))
 
 
+def directory_of(model: str) -> str:
+    """Returns the directory of fetched weights of a model, below which each commit has one."""
+    return model.replace("/", "--")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelQuestion:
     """A repository at a commit, tag or branch."""

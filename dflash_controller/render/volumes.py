@@ -12,6 +12,7 @@ from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import DRAFTER_PATH, TARGET_PATH, Resolved
+from dflash_controller.model.hub import directory_of
 
 SHM_SIZE = "32Gi"
 """Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
@@ -67,7 +68,7 @@ def volumes(*mounted: Sequence[Mount]) -> list[dict[str, Any]]:
 
 def _weights(storage: Mount, model: ModelRef, path: str) -> Mount:
     """Returns the mount of one model at its commit: what ``dflash-fetch`` publishes below the storage."""
-    below = f"models/{model.model.replace('/', '--')}/{model.revision}"
+    below = f"models/{directory_of(model.model)}/{model.revision}"
     sub_path = f"{storage.sub_path}/{below}" if storage.sub_path else below
     return Mount(storage.name, path, storage.source, {"HF_HUB_OFFLINE": "1"}, True, sub_path)
 
