@@ -86,6 +86,8 @@ class Launch:
     args: tuple[str, ...]
     worker_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    pod_fields: Mapping[str, str] = field(default_factory=dict)
+    """Variables whose value is a field of the pod, for instance ``metadata.uid``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,12 @@ class Engine(Protocol):
 
     def launch(self, request: LaunchRequest) -> Launch:
         """The command line. Raises ValueError where problems() is not empty."""
+
+    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
+        """Why clients reach endpoints that administer the engine, as the beginning of a sentence; empty where they do not.
+
+        ``variables`` are the user's environment variables, None for one whose value comes from elsewhere.
+        """
 
     def fit(self, request: LaunchRequest) -> Fit | None:
         """Whether the asked concurrency fits in memory; None where target or accelerator are not known well enough to say."""

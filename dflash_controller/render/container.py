@@ -27,7 +27,7 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
         "image": resolved.image,
         "command": list(launch.command),
         "args": list(launch.args if leads else launch.worker_args),
-        "env": environment(spec, launch.env, mounts),
+        "env": environment(spec, launch.env, mounts, launch.pod_fields),
         "ports": _ports(resolved, answers=leads or probes.worker is not None),
         **(_engine_probes(resolved, probes) if leads else _worker_probes(probes)),
         # Endpoints forget the pod while the engine still answers. After SIGTERM SGLang keeps answering until it is drained, while
@@ -40,17 +40,20 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
     }
 
 
-def environment(spec: Spec, fixed: Mapping[str, str], mounts: Sequence[Mount]) -> list[dict[str, Any]]:
-    """Returns our variables (``fixed`` and those of the mounts) by name, then the user's as written.
+def environment(
+    spec: Spec, fixed: Mapping[str, str], mounts: Sequence[Mount], pod_fields: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Returns our variables (``fixed``, those of the mounts, and fields of the pod) by name, then the user's as written.
 
     The user's replace ours and may refer to them as ``$(NAME)``.
     """
-    ours = dict(fixed)
+    ours: dict[str, dict[str, Any]] = {name: {"value": value} for name, value in fixed.items()}
     for mount in mounts:
-        ours |= mount.env
+        ours |= {name: {"value": value} for name, value in mount.env.items()}
+    ours |= {name: {"valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in (pod_fields or {}).items()}
     users = [as_manifest(variable) for variable in spec.engine.env]
     taken = {variable["name"] for variable in users}
-    return [{"name": name, "value": ours[name]} for name in sorted(ours) if name not in taken] + users
+    return [{"name": name, **ours[name]} for name in sorted(ours) if name not in taken] + users
 
 
 def _ports(resolved: Resolved, *, answers: bool) -> list[dict[str, Any]]:

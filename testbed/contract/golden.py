@@ -1,4 +1,4 @@
-"""Golden command lines as text files: one variable, command word or argument per line."""
+"""Golden command lines as text files: one variable, command word or argument per line, with ``\\n`` for a line break inside a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*=")
 def rendered(example: Example) -> Mapping[str, str]:
     """Returns file name (below GOLDEN) -> text: the leader's command line, and the workers' if there are any."""
     launch = ENGINES[example.engine].launch(example.request)
-    variables = [f"{name}={value}" for name, value in sorted(launch.env.items())]
+    fields = {name: f"{{{path}}}" for name, path in launch.pod_fields.items()}
+    variables = [f"{name}={value}" for name, value in sorted({**launch.env, **fields}.items())]
     files = {f"{example.name}.txt": _text([*variables, *launch.command, *launch.args])}
     if launch.worker_args:
         files[f"{example.name}.worker.txt"] = _text([*variables, *launch.command, *launch.worker_args])
@@ -25,7 +26,7 @@ def rendered(example: Example) -> Mapping[str, str]:
 
 def read(path: Path) -> tuple[dict[str, str], list[str]]:
     """Returns the variables and command line of a golden file."""
-    lines = path.read_text().splitlines()
+    lines = [line.replace("\\n", "\n") for line in path.read_text().splitlines()]
     variables = [line for line in lines if _VARIABLE.match(line)]
     return dict(line.split("=", 1) for line in variables), lines[len(variables) :]
 
@@ -38,4 +39,4 @@ def files() -> Iterator[tuple[str, str, Path]]:
 
 
 def _text(lines: Sequence[str]) -> str:
-    return "\n".join(lines) + "\n"
+    return "".join(line.replace("\n", "\\n") + "\n" for line in lines)

@@ -14,8 +14,10 @@ from typing import Any
 from dflash_controller.api.problem import Problem
 from dflash_controller.catalog import Catalog, Pair
 from dflash_controller.engines import ENGINES
+from testbed.simulator.access import Access
 from testbed.simulator.argv_rules import Host, check
 from testbed.simulator.option_table import ArgvError, facts, parser
+from testbed.simulator.sglang_start import StartError, guarded_by
 
 __all__ = ["ArgvError", "Host", "ParsedArgv", "parse"]
 
@@ -37,6 +39,18 @@ class ParsedArgv:
     engine: str
     release: str
     values: Mapping[str, Any] = field(repr=False)
+    admin_paths: frozenset[str] = field(default=frozenset(), repr=False)
+    """Paths that SGLang guards with its admin key."""
+
+    @property
+    def access(self) -> Access:
+        """Who may call which endpoint. With several tokenizer processes SGLang checks no key."""
+        if self.engine == "vllm":
+            keys = self.values["api_key"]
+            return Access("vllm", api_key=keys[0] if isinstance(keys, list) and keys else _text(keys))
+        if int(self.values["tokenizer_worker_num"] or 1) > 1:
+            return Access()
+        return Access("sglang", self.values["api_key"], self.values["admin_api_key"], self.admin_paths)
 
     @property
     def target(self) -> str:
@@ -216,10 +230,11 @@ def parse(engine: str, release: str, command: Sequence[str], host: Host | None =
         raise ValueError(str(dialect) if dialect else f"no engine {engine!r}")
     arguments = _arguments(engine, command)
     name = f"{engine}-{dialect.release}"
+    guarded = _guarded(command, facts(name)) if engine == "sglang" else frozenset()
     if engine == "vllm":
         arguments = _flexible(arguments)
     values = vars(parser(name).parse_args(arguments))
-    parsed, host = ParsedArgv(engine, release, values), host or Host()
+    parsed, host = ParsedArgv(engine, release, values, guarded), host or Host()
     if host.hybrid_target is None and (pair := parsed.pair):
         host = replace(host, hybrid_target=pair.hybrid)
     check(engine, release, values, facts(name), host)
@@ -232,10 +247,25 @@ def _catalog() -> Catalog:
 
 
 def _arguments(engine: str, command: Sequence[str]) -> list[str]:
+    if _is_program(engine, command):
+        return list(command[3:])
     for entry in _ENTRY_POINTS[engine]:
         if tuple(command[: len(entry)]) == entry:
             return list(command[len(entry) :])
     raise ArgvError(127, f"exec: {' '.join(command[:3])}: not an entry point of {engine}\n")
+
+
+def _is_program(engine: str, command: Sequence[str]) -> bool:
+    return engine == "sglang" and len(command) > 2 and command[0] in ("python", "python3") and command[1] == "-c"
+
+
+def _guarded(command: Sequence[str], known: Mapping[str, Any]) -> frozenset[str]:
+    if not _is_program("sglang", command):
+        return frozenset(known["admin_paths"])
+    try:
+        return guarded_by(command[2], tuple(known["open_paths"]), tuple(known["admin_paths"]))
+    except StartError as error:
+        raise ArgvError(1, f"{error}\n") from None
 
 
 def _flexible(arguments: Sequence[str]) -> list[str]:

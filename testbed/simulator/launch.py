@@ -109,7 +109,7 @@ def identify(process: Process) -> tuple[str, str]:
     """Returns engine (annotation, else image, else command) and release (annotation, else DFLASH_SIM_RELEASE, else tag). Raises
     UnknownEngine."""
     repository, _, tag = process.image.rpartition(":")
-    head = " ".join(process.command[:4])
+    head = " ".join(process.command[:4])  # includes the program of ``python3 -c``
     engine = process.annotations.get(ANNOTATION_ENGINE) or next(
         (name for name in ("sglang", "vllm") if name in repository.lower()),
         "sglang" if "sglang" in head else "vllm" if "vllm" in head else "",
@@ -167,6 +167,7 @@ def _settings(
         decode_log_interval=argv.decode_log_interval,
         metrics_of_all_schedulers=argv.metrics_of_all_schedulers,
         argv=command,
+        access=argv.access,
     )
 
 

@@ -1,7 +1,7 @@
 """The HTTP server of simulated engines. One application may serve many engines: the address that a client connected to identifies the
 engine.
 
-Besides its own API every engine answers, on the same port:
+SGLang's endpoints for administration answer 200 and do nothing. Besides its own API every engine answers, on the same port:
 
 * ``GET /sim/state``: settings, phase, faults, requests in service;
 * ``GET /sim/faults``, ``PATCH /sim/faults`` (some fields), ``DELETE /sim/faults`` (all back to sound); fields as in ``faults.Faults``;
@@ -114,6 +114,8 @@ class EngineApp:
             raise _Cut
         if engine.settings.node_rank > 0:
             return await self._as_worker(request, host, handler)
+        if engine.settings.access.refuses(request.method, request.path, request.headers.get("Authorization")):
+            return web.json_response({"error": "Unauthorized"}, status=401)
         if engine.faults.hang and request.path != "/metrics":
             await host.closed.wait()
             raise _Cut
@@ -124,6 +126,12 @@ class EngineApp:
             response = await handler(request)
             status, sent = response.status, response.body_length
             return response
+        except web.HTTPNotFound:
+            if request.path not in engine.settings.access.admin_paths:
+                status = 404
+                raise
+            status = 200
+            return web.json_response({"success": True, "message": "simulated: nothing happens"})
         except web.HTTPException as answer:
             status = answer.status
             raise
@@ -178,6 +186,8 @@ class EngineApp:
                 "speculative_draft_model_revision": settings.drafter_revision,
                 "speculative_num_draft_tokens": settings.block_size if settings.block_size > 1 else None,
                 "version": settings.release,
+                "api_key": settings.access.api_key,
+                "admin_api_key": settings.access.admin_key,
                 "launch_command": " ".join(settings.argv),
                 "internal_states": [{"effective_max_running_requests_per_dp": settings.served}],
             }

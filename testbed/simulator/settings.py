@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from testbed.simulator.access import Access
 from testbed.simulator.cache_blocks import DEFAULT_UTILIZATION, CacheBlocks
 
 Version = tuple[int, ...]
@@ -45,6 +46,7 @@ class EngineSettings:
     decode_log_interval: int = 40
     metrics_of_all_schedulers: bool = False
     argv: tuple[str, ...] = ()
+    access: Access = Access()
 
     @property
     def served(self) -> int:

@@ -16,6 +16,7 @@ from dflash_controller.engines.flags import Flag, index, integer, literal, merge
 from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
+from dflash_controller.engines.sglang import admin
 from dflash_controller.engines.sglang.limits import GUARD, OWNED, RELEASES, release_problems, usable
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA
 from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, LORA, OPTIONS, RENAMED, STRATEGY, TARGET_BACKEND
@@ -94,12 +95,18 @@ class SGLang:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables that LeaderWorkerSet sets."""
         if problems := self.problems(request):
             raise ValueError("; ".join(map(str, problems)))
+        extra = _extra(request)
         return Launch(
-            command=("python3", "-m", "sglang.launch_server"),
+            command=admin.command(extra, request),
             args=_arguments(request, "0"),
             worker_args=_arguments(request, "$(LWS_WORKER_INDEX)") if request.nodes > 1 else (),
-            env=_environment(request, {flag.name for flag in _extra(request)}),
+            env=_environment(request, {flag.name for flag in extra}),
+            pod_fields=admin.fields(extra, request),
         )
+
+    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
+        """See Engine."""
+        return admin.opened_by(_extra(request), request, variables)
 
 
 def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
@@ -155,7 +162,7 @@ def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
 
 def _defaults(request: LaunchRequest) -> list[Flag]:
     """What the drafters' authors measured, by GPU. Targets with latent attention keep SGLang's own choice of back end."""
-    flags = [Flag("--decode-log-interval", str(_DECODE_LOG_INTERVAL))]
+    flags = [Flag("--decode-log-interval", str(_DECODE_LOG_INTERVAL)), *admin.flag(_extra(request), request)]
     chosen = BACKENDS["sglang"].chosen(request)
     if TARGET_BACKEND in chosen and not latent_attention(request):
         flags.append(Flag(TARGET_BACKEND, chosen[TARGET_BACKEND]))

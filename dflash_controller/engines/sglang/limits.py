@@ -10,6 +10,7 @@ from dflash_controller.engines.flags import EXTRA_ARGS, Flag, Guard, parsed
 from dflash_controller.engines.protocol import LaunchRequest
 from dflash_controller.engines.ranks import RANKS
 from dflash_controller.engines.releases import TABLE, version
+from dflash_controller.engines.sglang.admin import GRPC_PORT, KEY
 from dflash_controller.engines.sglang.names import OPTIONS, PREFILL_GRAPHS, RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED
 from dflash_controller.engines.sglang.state_cache import CHECKED as STATE_FLAGS
@@ -68,7 +69,7 @@ GUARD = Guard(
     engine=RELEASES.engine,
     options=OPTIONS,
     owned=OWNED,
-    checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED, *STATE_FLAGS},
+    checked={*RENAMED, *_REMOVED, *_INTRODUCED, *CHECKED, *STATE_FLAGS, KEY, GRPC_PORT},
     instead=RANKS["sglang"].instead,
 )
 

@@ -25,6 +25,8 @@ from dflash_controller.engines.vllm.rules import BACKEND, RULES
 from dflash_controller.engines.vllm.sizes import TOKENS, capture_sizes, safe_token_budget
 
 _MASTER_PORT = 29500
+_OPENING = ("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+"""Variables that open endpoints which replace weights, put the engine to sleep or run code in its workers (dev mode), or load adapters."""
 
 
 class VLLM:
@@ -94,6 +96,15 @@ class VLLM:
             worker_args=_arguments(request, worker) if request.nodes > 1 else (),
             env=variables(request.recommended_args) | graph_memory(request),
         )
+
+    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
+        """See Engine. vLLM has such endpoints only when a variable asks for them, and then for everybody."""
+        return next((f"{name}={variables[name]} opens them" for name in _OPENING if _on(variables.get(name))), "")
+
+
+def _on(value: str | None) -> bool:
+    """Whether vLLM takes the value of a switch for on."""
+    return (value or "").strip().lower() not in ("", "0", "false")
 
 
 def _leader(request: LaunchRequest) -> list[Flag]:
