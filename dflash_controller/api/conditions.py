@@ -148,6 +148,7 @@ class Reason(StrEnum):
     # Notices.
     REVISION_NOT_PINNED = "RevisionNotPinned"
     ENGINE_RELEASE_UNTESTED = "EngineReleaseUntested"
+    ADMIN_ENDPOINTS_OPEN = "AdminEndpointsOpen"
     NEWER_DEFAULTS_AVAILABLE = "NewerDefaultsAvailable"
     NEWER_TARGET_AVAILABLE = "NewerTargetAvailable"
     NEWER_DRAFTER_AVAILABLE = "NewerDrafterAvailable"
@@ -414,6 +415,11 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.ENGINE_RELEASE_UNTESTED: ReasonDoc(
         "The command line is that of the nearest older release this operator was tested with.",
         "Choose a tested release, or watch the first start.",
+    ),
+    Reason.ADMIN_ENDPOINTS_OPEN: ReasonDoc(
+        "Whoever reaches the serving port can administer the engine, as the message says by which setting.",
+        "Take the setting back; change spec.restartId if an older operator made the pods. Or admit a gateway with a list of paths only; see "
+        "docs/reference/security.md.",
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."

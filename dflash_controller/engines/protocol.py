@@ -144,10 +144,10 @@ class Engine(Protocol):
     def launch(self, request: LaunchRequest) -> Launch:
         """The command line. Raises ValueError where problems() is not empty."""
 
-    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
-        """Why clients reach endpoints that administer the engine, as the beginning of a sentence; empty where they do not.
+    def administered_by_clients(self, words: Sequence[str], variables: Mapping[str, str | None]) -> str:
+        """Why clients reach endpoints that administer an engine which was started so; empty where they do not.
 
-        ``variables`` are the user's environment variables, None for one whose value comes from elsewhere.
+        ``words`` are command and arguments of its container, ``variables`` its environment, None for a value that comes from elsewhere.
         """
 
     def fit(self, request: LaunchRequest) -> Fit | None:

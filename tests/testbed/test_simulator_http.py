@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
+from testbed.simulator.access import Access
 from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.host import Clock, Host
 from testbed.simulator.server import EngineApp, OneHost
@@ -150,6 +151,20 @@ async def test_sglang_answers_503_while_starting_and_vllm_nothing() -> None:
 async def test_endpoints_of_each_engine(engine: str, release: str, path: str, status: int) -> None:
     async with running(engine, release) as server:
         assert await server.status(path) == status
+
+
+async def test_administration_asks_for_the_key_over_http() -> None:
+    access = Access("sglang", admin_key="uid", admin_paths=frozenset({"/flush_cache", "/server_info"}))
+    key = {"Authorization": "Bearer uid"}
+    async with running(access=access) as server:
+        for path in ("/flush_cache", "/server_info"):
+            assert await server.status(path) == 401
+            async with server.session.get(server.url + path, headers=key) as response:
+                assert response.status == 200
+        async with server.session.get(server.url + "/server_info", headers=key) as response:
+            assert (await response.json())["admin_api_key"] == "uid"
+        assert (await server.complete())[0] == 200
+        assert [await server.status(path) for path in ("/health", "/ready", "/metrics", "/no-such-path")] == [200, 200, 200, 404]
 
 
 async def test_sglang_drains_without_refusing_and_is_unhealthy_meanwhile() -> None:

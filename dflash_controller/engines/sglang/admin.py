@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dflash_controller.engines.flags import Flag, integer
+from dflash_controller.engines.flags import Flag, index, integer, parsed
 from dflash_controller.engines.protocol import LaunchRequest
 from dflash_controller.engines.sglang.names import OPTIONS
 
@@ -26,6 +26,7 @@ TOKENIZERS = "--tokenizer-worker-num"
 KEY_VARIABLE = "DFLASH_ADMIN_KEY"
 """Variable with the key. The user's own replaces it, also with a Secret's value; an empty one leaves everything open."""
 KEY_FIELD = "metadata.uid"
+_FROM_VARIABLE = f"$({KEY_VARIABLE})"
 CLOSED = (
     "/close_session",
     "/get_server_info",
@@ -63,7 +64,7 @@ runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 
 def flag(extra: Sequence[Flag], request: LaunchRequest) -> list[Flag]:
     """Returns the flag with the pod's key, where SGLang checks keys; ``extra`` are the user's flags, of which an own key comes first."""
-    return [] if _unchecked(extra, request) else [Flag(KEY, f"$({KEY_VARIABLE})")]
+    return [] if _unchecked(extra, request) else [Flag(KEY, _FROM_VARIABLE)]
 
 
 def command(extra: Sequence[Flag], request: LaunchRequest) -> tuple[str, ...]:
@@ -77,21 +78,24 @@ def fields(extra: Sequence[Flag], request: LaunchRequest) -> dict[str, str]:
     return {} if given is not None or _unchecked(extra, request) else {KEY_VARIABLE: KEY_FIELD}
 
 
-def opened_by(extra: Sequence[Flag], request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
-    """Returns why clients reach these endpoints, as the beginning of a sentence; empty where they do not.
-
-    ``variables`` are the user's, None for one whose value comes from elsewhere.
-    """
-    if reason := _unchecked(extra, request):
+def opened_by(words: Sequence[str], variables: Mapping[str, str | None]) -> str:
+    """Returns why clients of an engine that was started so reach these endpoints, as a sentence without its full stop; else an empty text."""
+    written = index(parsed(words))
+    if reason := _no_key_with(written):
         return reason
-    given = _written(extra, request).get(KEY)
-    if given is not None:
-        return "" if given else f"{KEY} is empty"
-    return f"{KEY_VARIABLE} is empty" if variables.get(KEY_VARIABLE, KEY_FIELD) == "" else ""
+    key = written.get(KEY)
+    if not key or (key == _FROM_VARIABLE and variables.get(KEY_VARIABLE) == ""):
+        return f"SGLang has no {KEY}"
+    # Another release of the operator may start SGLang by another program to the same end.
+    closes = len(words) > 2 and words[1] == START[1] and "/server_info" in words[2]
+    return "" if closes else f"/server_info shows the value of {KEY}"
 
 
 def _unchecked(extra: Sequence[Flag], request: LaunchRequest) -> str:
-    written = _written(extra, request)
+    return _no_key_with(_written(extra, request))
+
+
+def _no_key_with(written: Mapping[str, str]) -> str:
     if (integer(written.get(TOKENIZERS, "")) or 1) > 1:
         return f"With {TOKENIZERS} above 1 SGLang checks no key"
     return f"SGLang takes no key with {GRPC_PORT}" if GRPC_PORT in written else ""

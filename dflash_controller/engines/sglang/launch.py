@@ -104,9 +104,9 @@ class SGLang:
             pod_fields=admin.fields(extra, request),
         )
 
-    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
+    def administered_by_clients(self, words: Sequence[str], variables: Mapping[str, str | None]) -> str:
         """See Engine."""
-        return admin.opened_by(_extra(request), request, variables)
+        return admin.opened_by(words, variables)
 
 
 def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:

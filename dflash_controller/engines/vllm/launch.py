@@ -97,9 +97,9 @@ class VLLM:
             env=variables(request.recommended_args) | graph_memory(request),
         )
 
-    def administered_by_clients(self, request: LaunchRequest, variables: Mapping[str, str | None]) -> str:
+    def administered_by_clients(self, words: Sequence[str], variables: Mapping[str, str | None]) -> str:
         """See Engine. vLLM has such endpoints only when a variable asks for them, and then for everybody."""
-        return next((f"{name}={variables[name]} opens them" for name in _OPENING if _on(variables.get(name))), "")
+        return next((f"{name} is {variables[name]}" for name in _OPENING if _on(variables.get(name))), "")
 
 
 def _on(value: str | None) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
+from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import fetch_image
 from dflash_controller.model.snapshot import Object
 from dflash_controller.planning.replicas.count import revision_of
@@ -41,6 +42,8 @@ def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[di
                     f"{resolved.engine} {resolved.version} gets the command line of {resolved.dialect}, the nearest older release tested",
                 )
             )
+        if opened := _administered_by_clients(target):
+            found.append((Reason.ADMIN_ENDPOINTS_OPEN, opened))
         if newer := _newer_defaults(state, target):
             found.append((Reason.NEWER_DEFAULTS_AVAILABLE, newer))
     found += moved_branches(state)
@@ -69,6 +72,16 @@ def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[di
     if changed := foreign_template_keys(state):
         found.append((Reason.FOREIGN_TEMPLATE_CHANGE, f"Not written by the operator, and left alone: {', '.join(changed)}"))
     return [{"reason": str(reason), "message": shorten(message)} for reason, message in found]
+
+
+def _administered_by_clients(target: Revision) -> str:
+    """Returns a message if clients of the target, as its pods were stored, reach endpoints that are not meant for them; else nothing."""
+    containers = (_template(target.workload) or {}).get("spec", {}).get("containers", ())
+    engine: Mapping[str, Any] = next((item for item in containers if item["name"] == names.ENGINE_CONTAINER), {})
+    variables = {str(variable["name"]): None if "valueFrom" in variable else variable.get("value", "") for variable in engine.get("env", ())}
+    words = [*engine.get("command", ()), *engine.get("args", ())]
+    reason = ENGINES[target.resolved.engine].administered_by_clients(words, variables)
+    return f"{reason}, so whoever reaches the serving port can administer the engine" if reason else ""
 
 
 def _capacity(state: ReconcileState, metrics: Mapping[str, Any] | None) -> Iterator[tuple[Reason, str]]:

@@ -489,3 +489,18 @@ def test_a_field_that_another_manager_keeps_changing_is_a_notice_as_long_as_it_l
     world.field_conflicts = ()
     world.settle()
     assert "FieldFight" not in str(world.deployment["status"].get("notices"))
+
+
+def test_an_engine_that_clients_can_administer_is_said_until_it_is_replaced() -> None:
+    def said() -> str:
+        found = {notice["reason"]: notice["message"] for notice in world.deployment["status"]["notices"]}
+        return found.get("AdminEndpointsOpen", "")
+
+    world = settled(replicas=1)
+    assert not said()
+    world.edit(lambda spec: spec.update(engine={"env": [{"name": "DFLASH_ADMIN_KEY", "value": ""}]}))
+    world.settle()
+    assert "no --admin-api-key" in said()
+    world.edit(lambda spec: spec.pop("engine"))
+    world.settle()
+    assert not said()
