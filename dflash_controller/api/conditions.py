@@ -418,8 +418,8 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.ADMIN_ENDPOINTS_OPEN: ReasonDoc(
         "Whoever reaches the serving port can administer the engine, as the message says by which setting.",
-        "Take the setting back; change spec.restartId if an older operator made the pods. Or admit a gateway with a list of paths only; see "
-        "docs/reference/security.md.",
+        "Take the setting back; change spec.restartId if an older operator made the pods. Or admit only a gateway with a list of paths; "
+        "see docs/reference/security.md.",
     ),
     Reason.NEWER_DEFAULTS_AVAILABLE: ReasonDoc(
         "This operator has other defaults than those stored with the running revision.", "Change spec.restartId to adopt them."

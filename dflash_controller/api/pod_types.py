@@ -238,3 +238,8 @@ class PodTemplate(Model):
     security_context: PodSecurityContext | None = Field(
         None, description="User and group of the engine pods. Without it they run as the user of the engine's image, which may be root."
     )
+    read_only_root_filesystem: Annotated[bool | None, REVISION] = Field(
+        None,
+        description="Let the engine write to volumes only. /tmp and the home directory become scratch volumes of the pod. Engines of other "
+        "images may write elsewhere: try it first. Default false.",
+    )

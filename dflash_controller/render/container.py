@@ -90,4 +90,8 @@ def _resources(spec: Spec, resolved: Resolved) -> dict[str, Any]:
 def _security(spec: Spec) -> dict[str, Any]:
     """Returns the security context. Only RDMA needs a capability, IPC_LOCK, because it pins the memory it transfers."""
     pins = spec.accelerator.rdma is not None
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"] if pins else None}}
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"] if pins else None},
+        "readOnlyRootFilesystem": spec.pod_template.read_only_root_filesystem or None,
+    }

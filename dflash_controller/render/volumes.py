@@ -18,6 +18,8 @@ SHM_SIZE = "32Gi"
 """Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
 STORAGE_PATH = "/var/lib/dflash"
 TOKEN_DIRECTORY = "/var/run/secrets/dflash/hugging-face"
+HOME_PATH = "/var/lib/dflash-home"
+"""Home directory of an engine that may not write to its image. A path of our own, so that no file of the image is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class Mount:
         return {"name": self.name, "mountPath": self.path, "subPath": self.sub_path, "readOnly": self.read_only or None}
 
 
+_SCRATCH = (Mount("tmp", "/tmp", {"emptyDir": {}}, {}), Mount("home", HOME_PATH, {"emptyDir": {}}, {"HOME": HOME_PATH}))
+"""Where engines and their libraries write beside shared memory and storage: sockets and compiled code in /tmp; the caches of Hugging Face,
+Triton, FlashInfer, DeepGEMM, CUDA and the engine below the home directory."""
+
+
 def mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) -> list[Mount]:
     """Returns the mounts of an engine container, in a fixed order. ``host_path_roots`` are the directories that hostPath allows.
 
@@ -52,6 +59,8 @@ def mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) 
             found += [_weights(storage, resolved.target, TARGET_PATH), _weights(storage, resolved.drafter, DRAFTER_PATH)]
     if spec.hugging_face is not None and not resolved.fetch_image:
         found.append(_token(spec.hugging_face))
+    if spec.pod_template.read_only_root_filesystem:
+        found += _SCRATCH
     return found
 
 

@@ -46,7 +46,7 @@ class EngineSettings:
     decode_log_interval: int = 40
     metrics_of_all_schedulers: bool = False
     argv: tuple[str, ...] = ()
-    access: Access = Access()
+    access: Access = field(default_factory=Access)
 
     @property
     def served(self) -> int:

@@ -1,4 +1,4 @@
-"""Runs the program with which a pod starts SGLang (``python3 -c PROGRAM``) against stand-ins of SGLang's modules, and tells what it does."""
+"""Runs the program with which a pod starts SGLang (``python3 -c PROGRAM``) against stand-ins of SGLang's modules: what does it change?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _SERVER = "sglang.launch_server"
 
 
-class AuthLevel(str, Enum):
+class AuthLevel(StrEnum):
     """srt/utils/auth.py."""
 
     NORMAL = "normal"
@@ -27,11 +27,11 @@ class StartError(Exception):
 
 @functools.lru_cache(maxsize=64)
 def guarded_by(program: str, open_paths: tuple[str, ...], admin_paths: tuple[str, ...]) -> frozenset[str]:
-    """Returns the paths that ask for the admin key when the program has started SGLang. The other arguments are what they ask by themselves.
+    """Returns the paths that ask for the admin key when the program has started SGLang. The other arguments say what they do by themselves.
 
     Raises StartError.
     """
-    levels = {path: AuthLevel.NORMAL for path in open_paths} | dict.fromkeys(admin_paths, AuthLevel.ADMIN_OPTIONAL)
+    levels = dict.fromkeys(open_paths, AuthLevel.NORMAL) | dict.fromkeys(admin_paths, AuthLevel.ADMIN_OPTIONAL)
     routes = [SimpleNamespace(path=path, endpoint=SimpleNamespace(_auth_level=level)) for path, level in levels.items()]
     started: list[str] = []
 

@@ -147,6 +147,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "metadata": {"labels": {"team": "search"}, "annotations": {"prometheus.io/scrape": "false"}},
             "imagePullSecrets": [{"name": "registry"}],
             "terminationGracePeriodSeconds": 900,
+            "readOnlyRootFilesystem": True,
             "resources": {"requests": {"cpu": 16, "memory": "128Gi"}, "limits": {"memory": "256Gi", "ephemeral-storage": "50Gi"}},
         },
         service={"port": 9000, "type": "LoadBalancer", "annotations": {"example.com/internal": "true"}},

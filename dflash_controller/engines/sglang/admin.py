@@ -79,7 +79,7 @@ def fields(extra: Sequence[Flag], request: LaunchRequest) -> dict[str, str]:
 
 
 def opened_by(words: Sequence[str], variables: Mapping[str, str | None]) -> str:
-    """Returns why clients of an engine that was started so reach these endpoints, as a sentence without its full stop; else an empty text."""
+    """Returns why clients of an engine that was started so reach these endpoints; an empty text if they do not."""
     written = index(parsed(words))
     if reason := _no_key_with(written):
         return reason

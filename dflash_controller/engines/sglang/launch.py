@@ -116,7 +116,14 @@ def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
     def option(name: str) -> str:
         return OPTIONS.meaning(name, request.release).option
 
-    return merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), OPTIONS), RULES, OPTIONS))
+    arguments = merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), OPTIONS), RULES, OPTIONS))
+    return tuple(argument for argument in arguments if not _declines(argument, request))
+
+
+def _declines(argument: str, request: LaunchRequest) -> bool:
+    """Whether it turns off a switch that SGLang cannot turn off. It has done its work: the recommended switch is not among the flags."""
+    name = argument.partition("=")[0]
+    return name.startswith("--no-") and name not in OPTIONS.known(request.release) and OPTIONS.meaning(name, request.release).off
 
 
 def _extra(request: LaunchRequest) -> list[Flag]:

@@ -78,7 +78,9 @@ def _administered_by_clients(target: Revision) -> str:
     """Returns a message if clients of the target, as its pods were stored, reach endpoints that are not meant for them; else nothing."""
     containers = (_template(target.workload) or {}).get("spec", {}).get("containers", ())
     engine: Mapping[str, Any] = next((item for item in containers if item["name"] == names.ENGINE_CONTAINER), {})
-    variables = {str(variable["name"]): None if "valueFrom" in variable else variable.get("value", "") for variable in engine.get("env", ())}
+    variables = {
+        str(variable["name"]): None if "valueFrom" in variable else variable.get("value", "") for variable in engine.get("env", ())
+    }
     words = [*engine.get("command", ()), *engine.get("args", ())]
     reason = ENGINES[target.resolved.engine].administered_by_clients(words, variables)
     return f"{reason}, so whoever reaches the serving port can administer the engine" if reason else ""

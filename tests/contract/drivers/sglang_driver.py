@@ -33,7 +33,7 @@ def resolve(arguments: list[str]) -> dict[str, Any]:
 
 
 def endpoints(folder: Path) -> dict[str, list[str]]:
-    """Paths that SGLang's HTTP server answers, by whether ``--admin-api-key`` guards them. Read from the source: importing it needs a GPU."""
+    """Paths of SGLang's HTTP server, by whether ``--admin-api-key`` guards them. Read from the source: importing it needs a GPU."""
     guarded: dict[str, bool] = {}
     for file in ("http_server.py", "v1_loads.py", "elastic_ep.py"):
         if not (folder / file).exists():
@@ -47,7 +47,9 @@ def endpoints(folder: Path) -> dict[str, list[str]]:
                 first = call.args[0]
                 if isinstance(call.func, ast.Attribute) and isinstance(first, ast.Constant) and "{" not in str(first.value):
                     guarded[str(first.value)] = level
-    return {f"{name}_paths": sorted(path for path in guarded if guarded[path] == level) for name, level in (("open", False), ("admin", True))}
+    return {
+        f"{name}_paths": sorted(path for path in guarded if guarded[path] == level) for name, level in (("open", False), ("admin", True))
+    }
 
 
 if __name__ == "__main__":

@@ -109,7 +109,9 @@ def test_vllms_api_key_guards_the_api_alone() -> None:
     assert not any(found.refuses("GET", path, None) for path in ("/metrics", "/health", "/version"))
 
 
-@pytest.mark.parametrize("program", ["raise RuntimeError('x')", "pass", "import runpy; runpy.run_module('other', run_name='__main__', alter_sys=True)"])
+@pytest.mark.parametrize(
+    "program", ["raise RuntimeError('x')", "pass", "import runpy; runpy.run_module('other', run_name='__main__', alter_sys=True)"]
+)
 def test_a_program_that_starts_no_server_ends_the_container(program: str) -> None:
     with pytest.raises(ArgvError) as caught:
         parse("sglang", default_release("sglang"), ["python3", "-c", program, "--model-path=t"])

@@ -254,3 +254,43 @@ def test_every_pod_of_a_deployment_runs_as_the_user_that_the_spec_names(roles: d
 
 def test_without_a_user_in_the_spec_pods_run_as_the_one_of_the_image() -> None:
     assert pod(deployment())["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@pytest.mark.parametrize("role", ["engine", "worker"])
+def test_a_read_only_root_has_scratch_volumes_where_engines_write(role: str) -> None:
+    spec = pod(deployment(podTemplate={"readOnlyRootFilesystem": True}, **TWO_NODES), role)
+    [container] = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {variable["name"]: variable.get("value") for variable in container["env"]}["HOME"] == "/var/lib/dflash-home"
+    writable = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert {"/tmp", "/var/lib/dflash-home", "/dev/shm"} <= writable.keys()
+    volumes = {volume["name"]: {key for key in volume if key != "name"} for volume in spec["volumes"]}
+    assert all(volumes[writable[path]] <= {"emptyDir"} for path in ("/tmp", "/var/lib/dflash-home"))
+
+
+@pytest.mark.parametrize("written", [{}, {"readOnlyRootFilesystem": False}])
+def test_the_root_is_writable_unless_the_user_says_otherwise(written: dict[str, Any]) -> None:
+    spec = pod(deployment(podTemplate=written))
+    assert spec == pod(deployment())
+    assert "readOnlyRootFilesystem" not in spec["containers"][0]["securityContext"]
+    assert "HOME" not in env(deployment(podTemplate=written))
+
+
+def test_the_users_home_wins() -> None:
+    engine = {"env": [{"name": "HOME", "value": "/scratch"}]}
+    assert env(deployment(podTemplate={"readOnlyRootFilesystem": True}, engine=engine))["HOME"] == "/scratch"
+
+
+def test_the_uid_of_the_pod_is_the_key_of_sglang_and_vllm_has_none() -> None:
+    [key] = [variable for variable in engine_container(deployment())["env"] if variable["name"] == "DFLASH_ADMIN_KEY"]
+    assert key["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert "--admin-api-key=$(DFLASH_ADMIN_KEY)" in engine_container(deployment())["args"]
+    assert "DFLASH_ADMIN_KEY" not in env(deployment(engine={"name": "vllm"}))
+
+
+def test_a_secret_of_the_user_is_the_key_instead() -> None:
+    source = {"secretKeyRef": {"name": "keys", "key": "admin"}}
+    found = engine_container(deployment(engine={"env": [{"name": "DFLASH_ADMIN_KEY", "valueFrom": source}]}))
+    [key] = [variable for variable in found["env"] if variable["name"] == "DFLASH_ADMIN_KEY"]
+    assert key["valueFrom"] == source
+    assert "--admin-api-key=$(DFLASH_ADMIN_KEY)" in found["args"]
