@@ -46,6 +46,7 @@ _USUAL_SECONDS = {
     "kubelet": 100,
     "kube-proxy": 40,
     "coredns": 90,
+    "kube-router": 120,
 }
 """Build time in seconds on two cores, in the order of PROGRAMS: later programs of a family find the packages of earlier ones compiled."""
 
@@ -118,6 +119,8 @@ FAMILIES = (
         folder="kubernetes",
     ),
     Family("coredns", {"coredns": "."}, on_demand=True),
+    # Enforces network policies on a real node. Its other parts (routes, Services) are not used.
+    Family("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, on_demand=True),
 )
 FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
 PROGRAMS = tuple(program for program, family in FAMILY_OF.items() if not family.on_demand)
@@ -146,6 +149,7 @@ _ACCEPTED = {
     "kubelet": _Accepted(("--version",), (1, 33)),
     "kube-proxy": _Accepted(("--version",), (1, 33)),
     "coredns": _Accepted(("-version",), (1, 12)),
+    "kube-router": _Accepted(("--version",), (2, 1)),
 }
 
 

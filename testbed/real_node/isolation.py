@@ -27,6 +27,8 @@ _PROGRAMS = {
     "ip": "iproute2",
     "nft": "nftables",
     "conntrack": "conntrack",
+    "iptables": "iptables",
+    "ipset": "ipset",
     "containerd": "containerd",
     "runc": "runc",
     "buildah": "buildah",
@@ -65,6 +67,10 @@ _FEATURES = {
         "ip daddr 10.96.0.1 dnat to 10.245.0.1; nft add rule ip t c numgen random mod 2 vmap '{ 0 : accept, 1 : accept }'"
     ),
     "connection tracking": "conntrack -L",
+    "sets of addresses in firewall rules": (
+        "ipset create t hash:ip; iptables -A FORWARD -m set --match-set t dst -m mark --mark 1 -j REJECT; "
+        "iptables -A FORWARD -m limit --limit 10/minute -j NFLOG --nflog-group 100"
+    ),
     "overlay mounts": ("mount -t tmpfs none /mnt; cd /mnt; mkdir l u w m; mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m"),
 }
 """What is needed, and a script that fails without it."""
