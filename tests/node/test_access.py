@@ -39,7 +39,7 @@ def policies(cluster: Cluster, node: RealNode) -> Iterator[None]:
 
 
 @pytest.fixture
-def engine(cluster: Cluster, restricted: str) -> Iterator[Deployment]:
+def engine(cluster: Cluster, restricted: str) -> Deployment:
     """One SGLang with a read-only root, in a namespace that enforces the restricted standard."""
     spec = {
         "target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40},
@@ -56,7 +56,7 @@ def engine(cluster: Cluster, restricted: str) -> Iterator[Deployment]:
     }
     deployment = Deployment(cluster, restricted).create(spec)
     deployment.wait_done(120)
-    yield deployment
+    return deployment
 
 
 def start_client(cluster: Cluster, namespace: str) -> None:
@@ -135,7 +135,7 @@ def test_an_engine_writes_to_its_scratch_volumes_and_not_to_its_image(cluster: C
     for path in ("~/file", "/tmp/file", "/dev/shm/file"):
         assert run(cluster, restricted, name, write, path) == "written"
     for path in ("/opt/file", "/var/file", "/file"):
-        with pytest.raises(CommandError, match="Read-only file system|Permission denied"):
+        with pytest.raises(CommandError, match=r"Read-only file system|Permission denied"):
             run(cluster, restricted, name, write, path)
     mounts = run(cluster, restricted, name, "print(open('/proc/mounts').read())")
     [root] = [line.split()[3] for line in mounts.splitlines() if line.split()[1] == "/"]
