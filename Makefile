@@ -14,7 +14,8 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 SLOWEST := --durations=10 --durations-min=1
 # Tests on clusters wait more than they compute: more workers than cores, each with a cluster of its own. A file stays with one worker.
-ON_CLUSTERS := $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
+CLUSTERS := 4
+ON_CLUSTERS := $(PYTEST) -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder $(SLOWEST)
 # What only computes runs beside what waits for a cluster, at lower priority. Each prints when it has ended.
 BESIDE := --no-print-directory --keep-going --output-sync=target
 LOCK := --generate-hashes --no-emit-index-url --universal --python-version 3.11 --quiet --custom-compile-command "make lock"
@@ -93,16 +94,16 @@ contract: $(STAMP) ## Feed every command line to the real parsers of SGLang and 
 .PHONY: e2e
 e2e: binaries ## The slow level: kill points, a model of the planner, outages, traffic, 50 rollouts at once, a settled fleet, every example
 	@status=0; export DFLASH_MODEL_SEQUENCES=$${DFLASH_MODEL_SEQUENCES:-500}; \
-	$(MAKE) $(BESIDE) --jobs=2 e2e-model e2e-cluster || status=$$?; \
+	$(MAKE) $(BESIDE) --jobs=2 e2e-simulated e2e-cluster || status=$$?; \
 	$(MAKE) --no-print-directory e2e-settled || status=$$?; exit $$status
 
 .PHONY: e2e-all
 e2e-all: ## The same with every kill point and more random event sequences; `make e2e` samples both
 	@DFLASH_KILL_POINTS=all DFLASH_MODEL_SEQUENCES=2000 $(MAKE) --no-print-directory e2e
 
-.PHONY: e2e-model
-e2e-model: $(STAMP) # The part of `make e2e` with random sequences of events against the planner
-	@echo "==> model of the planner"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit/planning/test_model.py
+.PHONY: e2e-simulated
+e2e-simulated: $(STAMP) binaries # The part of `make e2e` that needs no cluster: the planner against a model, the tuner for days, rules by cluster
+	@echo "==> model of the planner, simulations"; nice $(PYTEST) -n auto $(SLOWEST) tests/unit/planning/test_model.py tests/simulated
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) binaries # The part of `make e2e` on clusters

@@ -92,6 +92,10 @@ class ControlPlane:
         if answer.returncode != 0:
             raise ControlPlaneError(f"kwokctl failed; its logs: {self.audit_log.parent}\n{answer.stderr.strip()}")
         self._wait_ready(timeout)
+        # On a busy machine the controllers give up waiting for the API server after 10 s. A kubelet starts them again.
+        for component in self.components():
+            if self.process(component).pid() is None:
+                self.start(component)
         for component in self.components():
             if self.process(component).pid() is None:
                 log = self.audit_log.with_name(f"{component}.log")

@@ -7,9 +7,9 @@ have names that turn it off (``--no-x``, and vLLM's ``--disable-x``). vLLM also 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,14 @@ class Options:
 
     def meaning(self, name: str, release: str) -> Meaning:
         """Returns what the release's parser takes a flag's name for; the name itself where it stands for no option or for several."""
+        return self._meaning(name, release)
+
+    @cached_property
+    def _meaning(self) -> Callable[[str, str], Meaning]:
+        """Every command line asks for the same names many times. Users write some of them, so not all are kept."""
+        return lru_cache(maxsize=4096)(self._look_up)
+
+    def _look_up(self, name: str, release: str) -> Meaning:
         head, dot, path = name.partition(".")
         known = self.known(release)
         found = self.full(head, release)
@@ -58,6 +66,13 @@ class Options:
 
     def known(self, release: str) -> Mapping[str, Meaning]:
         """Returns the names of the nearest older tested release; of the oldest for what is older than that."""
+        return self._known(release)
+
+    @cached_property
+    def _known(self) -> Callable[[str], Mapping[str, Meaning]]:
+        return lru_cache(maxsize=256)(self._nearest)
+
+    def _nearest(self, release: str) -> Mapping[str, Meaning]:
         now = version(release)
         older = [names for tested, names in self.releases.items() if version(tested) <= now]
         return older[-1] if older else next(iter(self.releases.values()))

@@ -13,6 +13,9 @@ from dflash_controller.engines.probe_reading import Reading
 from dflash_controller.model.hub import is_commit
 from dflash_controller.model.metric_schema import MetricSchema
 
+RENDERED = 1024
+"""Command lines that an engine keeps: each reconcile asks for those of all revisions of a deployment again. A few MiB at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
@@ -51,7 +54,8 @@ class LaunchRequest:
     recommended_args: tuple[str, ...] = ()
     """Flags the drafter's card recommends, ``--flag=value``; a flag in extra_args replaces its namesake here."""
     extra_args: tuple[str, ...] = ()
-    metric_labels: Mapping[str, str] = field(default_factory=dict)
+    metric_labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Requests are equal only with equal ones, although no hash is made of them."""
     shutdown_timeout_s: int = 120
     cache: CacheSizes | None = None
     """What requests hold in memory; None: not known."""

@@ -17,7 +17,9 @@ _MEANINGFUL_WHEN_EMPTY = frozenset({"labelSelector", "namespaceSelector"})
 def compact(value: Any) -> Any:
     """Returns the value without None, empty maps and empty lists at any depth, except selectors of an affinity. Tuples become lists."""
     match value:
-        case Mapping():
+        case str() | int() | float() | None:  # Most values are one of these, and it is slow to ask whether they are a Mapping.
+            return value
+        case dict() | Mapping():
             return {key: inner for key, item in value.items() if _keep(key, inner := compact(item))}
         case list() | tuple():
             return [inner for item in value if _keep("", inner := compact(item))]

@@ -24,8 +24,10 @@ class Speeds:
         start_s = load_sample.at_s // self._slot_s * self._slot_s
         if not self._slots or self._slots[-1][0] < start_s:
             self._slots.append((start_s, {}))
-        # A load sample that arrives late counts for the slot after its own: what is asked for spans many.
-        blocks = next((blocks for at_s, blocks in self._slots if at_s >= start_s), {})
+        last_s, blocks = self._slots[-1]
+        if last_s > start_s:
+            # A load sample that arrives late counts for the slot after its own: what is asked for spans many.
+            blocks = next(blocks for at_s, blocks in self._slots if at_s >= start_s)
         seconds, steps = blocks.get(load_sample.block, (0.0, 0.0))
         blocks[load_sample.block] = (
             seconds + load_sample.seconds,

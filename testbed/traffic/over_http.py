@@ -16,7 +16,7 @@ from typing import Literal
 import aiohttp
 
 from testbed.traffic.mix import Shot, Shots
-from testbed.traffic.report import Completion, Log
+from testbed.traffic.report import Completion, Failure, Log
 from testbed.traffic.scrape import Totals, total
 
 Balance = Literal["round-robin", "least-busy"]
@@ -139,14 +139,14 @@ class Client:
             tokens, first_s = await self._complete(url, shot)
             self.log.completions.append(Completion(shot.workload, started_s, self.now(), tokens, first_s, url))
         except aiohttp.ClientResponseError as error:
-            await self._failed(str(error.status))
+            await self._failed(started_s, str(error.status), error)
         except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as error:
-            await self._failed(type(error).__name__)
+            await self._failed(started_s, type(error).__name__, error)
         finally:
             self._busy[url] -= 1
 
-    async def _failed(self, kind: str) -> None:
-        self.log.errors[kind] += 1
+    async def _failed(self, started_s: float, kind: str, error: Exception) -> None:
+        self.log.failures.append(Failure(started_s, self.now(), kind, str(error)))
         await asyncio.sleep(0.05)  # an engine that refuses at once must not turn a closed loop into a flood
 
     def _body(self, shot: Shot) -> dict[str, object]:

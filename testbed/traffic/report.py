@@ -26,12 +26,27 @@ class Completion:
         return self.finished_s - self.started_s
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One request without a whole answer. Times as for a completion; ``kind`` is an HTTP status or the name of an error."""
+
+    started_s: float
+    failed_s: float
+    kind: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Log:
-    """Completions and errors of a run."""
+    """Completions and failures of a run."""
 
     completions: list[Completion] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def errors(self) -> Counter[str]:
+        """Returns how often each kind of failure happened."""
+        return Counter(failure.kind for failure in self.failures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SECTIONS = ((ROOT / "README.md", "Install"), (ROOT / "docs" / "how-to" / "install.md", "Check the installation"))
 """Page and heading, in the order in which they are followed, in one shell."""
 RULES = ROOT / "charts" / "dflash-operator" / "files" / "rules"

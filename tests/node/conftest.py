@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             except Exception as error:
                 shown = str(error)
             report.sections.append((title, shown[-6000:]))
+        for program, kept in _LOGS.items():
+            lines = (running.directory / "node" / program).read_text(errors="replace").splitlines()
+            report.sections.append((program, "\n".join(line for line in lines if re.match(kept, line))[-6000:]))
         for pod in running.get("pods", "-A", "-lserving.dflash.io/role=engine")["items"]:
             name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
             try:
@@ -82,8 +86,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.sections.append((f"{name}: {pod['status']}"[:3000], shown))
 
 
+_LOGS = {"kube-proxy.log": "[EW]", "kubelet.log": "E"}
+"""Logs of the node, and how the lines begin that are shown."""
 _SHOWN = {
     "objects": ("get", "all,dfd,nodes", "-A", "-o", "wide"),
+    "endpoints": ("get", "endpointslices", "-A", "-o", "yaml"),
     "deployments": ("get", "dfd", "-A", "-o", "yaml"),
     "events": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
     "operator": ("logs", "-n", OPERATOR_NAMESPACE, "-lapp.kubernetes.io/name=dflash-operator", "--tail=30", "--prefix"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import TracebackType
 
@@ -22,6 +24,7 @@ class Load:
         self._rate = rate
         self._ended = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"load on {url}", daemon=True)
+        self._began = 0.0
         self.log = Log()
 
     def __enter__(self) -> Load:
@@ -45,15 +48,22 @@ class Load:
     def summary(self) -> str:
         """Returns requests, failures and longest gap, for people."""
         streamed = sum(one.first_token_s is not None for one in self.log.completions)
-        failed = sum(self.log.errors.values())
-        return (
-            f"{failed} of {self.answered + failed} requests failed {dict(self.log.errors) or ''}; {streamed} streamed; "
+        failures = self.log.failures
+        lines = [
+            f"{len(failures)} of {self.answered + len(failures)} requests failed {dict(self.log.errors) or ''}; {streamed} streamed; "
             f"longest time without an answer {self.longest_gap_s():.2f} s"
-        )
+        ]
+        lines += [f"{self._clock(one.started_s)} to {self._clock(one.failed_s)} {one.kind}: {one.reason}" for one in failures]
+        return "\n".join(lines)
+
+    def _clock(self, moment_s: float) -> str:
+        """Returns a moment of the log as the logs of the cluster write it."""
+        return datetime.fromtimestamp(self._began + moment_s, UTC).strftime("%H:%M:%S.%f")[:-3]
 
     async def _run(self) -> None:
         async with Client(self._target, Shots(MIX)) as client:
             client.log = self.log
+            self._began = time.time() - client.now()
             sending = asyncio.create_task(client.open_loop(self._rate))
             await asyncio.to_thread(self._ended.wait)
             client.stop()

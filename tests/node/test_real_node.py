@@ -190,7 +190,7 @@ def test_no_request_fails_while_the_drafter_changes_and_the_node_is_drained(
     for engine, load, first in zip(ENGINES, loads, rolled, strict=True):
         say(f"{engine}: {load.new.summary()} ({first} answered before the drain)\n{engine}, kept connections: {load.kept.summary()}")
     for deployment, load in zip(deployments, loads, strict=True):
-        assert not load.new.log.errors, deployment.name
+        assert not load.new.log.failures, f"{deployment.name}: {load.new.summary()}"
         assert restarts(deployment) == 0
     assert failed_liveness(cluster, restricted) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
@@ -14,7 +15,7 @@ from dflash_controller.engines.command_line import compatible, read
 from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import latent_attention
-from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
+from dflash_controller.engines.protocol import RENDERED, Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.sglang import admin
 from dflash_controller.engines.sglang.limits import GUARD, OWNED, RELEASES, release_problems, usable
@@ -62,17 +63,7 @@ class SGLang:
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""
-        dialect = self.dialect(request.release)
-        if isinstance(dialect, Problem):
-            return [dialect]
-        problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
-        if isinstance(request.speculation, Schedule):
-            message = "SGLang has no schedule of block sizes in any release"
-            return [*problems, Problem("spec.tuning.actuator", message, "Use Restart, or vLLM 0.26.0 or later.")]
-        if broken := list(speculation_problems(request)):
-            return [*problems, *broken]
-        problems += release_problems(request)
-        return broken_rules(read(request, _arguments(request, "0"), OPTIONS), RULES, problems)
+        return list(_problems(request))
 
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""
@@ -109,9 +100,27 @@ class SGLang:
         return admin.opened_by(words, variables)
 
 
+@lru_cache(maxsize=RENDERED)
+def _problems(request: LaunchRequest) -> Sequence[Problem]:
+    dialect = RELEASES.dialect(request.release)
+    if isinstance(dialect, Problem):
+        return (dialect,)
+    problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
+    if isinstance(request.speculation, Schedule):
+        message = "SGLang has no schedule of block sizes in any release"
+        return (*problems, Problem("spec.tuning.actuator", message, "Use Restart, or vLLM 0.26.0 or later."))
+    if broken := list(speculation_problems(request)):
+        return (*problems, *broken)
+    problems += release_problems(request)
+    return tuple(broken_rules(read(request, _arguments(request, "0"), OPTIONS), RULES, problems))
+
+
+@lru_cache(maxsize=RENDERED)
 def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
+    owned, defaults, extra = _owned(request, rank), _defaults(request), _extra(request)
+
     def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
-        return merge(_owned(request, rank), defaults=_defaults(request), recommended=recommended, extra=_extra(request), option=option)
+        return merge(owned, defaults=defaults, recommended=recommended, extra=extra, option=option)
 
     def option(name: str) -> str:
         return OPTIONS.meaning(name, request.release).option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Off, Schedule
@@ -15,7 +16,7 @@ from dflash_controller.engines.command_line import problems as broken_rules
 from dflash_controller.engines.flags import Flag, index, integer, literal, merge, parsed, variables
 from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.options import OPTIONS
-from dflash_controller.engines.protocol import Fit, Launch, LaunchRequest, Probes, ReleaseProfile
+from dflash_controller.engines.protocol import RENDERED, Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
 from dflash_controller.engines.vllm.memory import estimate, graph_memory, held_per_request
@@ -27,6 +28,8 @@ from dflash_controller.engines.vllm.sizes import TOKENS, capture_sizes, safe_tok
 _MASTER_PORT = 29500
 _OPENING = ("VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
 """Variables that open endpoints which replace weights, put the engine to sleep or run code in its workers (dev mode), or load adapters."""
+_LEADER = "0"
+_WORKER = "$(LWS_WORKER_INDEX)"
 
 
 class VLLM:
@@ -58,16 +61,7 @@ class VLLM:
 
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""
-        dialect = self.dialect(request.release)
-        if isinstance(dialect, Problem):
-            return [dialect]
-        problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
-        if broken := list(speculation_problems(request)):
-            return [*problems, *broken]
-        if isinstance(request.speculation, Schedule) and version(request.release) < version(SCHEDULE_SINCE):
-            message = f"vLLM {request.release} cannot follow a schedule of block sizes with CUDA graphs"
-            problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
-        return broken_rules(read(request, _arguments(request, _leader(request))[1:], OPTIONS["vllm"]), RULES, problems)
+        return list(_problems(request))
 
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""
@@ -89,11 +83,10 @@ class VLLM:
         """See Engine. Ranks above 0 read their rank and rank 0's address from the variables LeaderWorkerSet sets."""
         if problems := self.problems(request):
             raise ValueError("; ".join(map(str, problems)))
-        worker = _owned(request, [*_distributed(request, "$(LWS_WORKER_INDEX)"), Flag("--headless")])
         return Launch(
             command=("vllm", "serve"),
-            args=_arguments(request, _leader(request)),
-            worker_args=_arguments(request, worker) if request.nodes > 1 else (),
+            args=_arguments(request, _LEADER),
+            worker_args=_arguments(request, _WORKER) if request.nodes > 1 else (),
             env=variables(request.recommended_args) | graph_memory(request),
         )
 
@@ -107,16 +100,28 @@ def _on(value: str | None) -> bool:
     return (value or "").strip().lower() not in ("", "0", "false")
 
 
-def _leader(request: LaunchRequest) -> list[Flag]:
-    return _owned(request, _distributed(request, "0"))
+@lru_cache(maxsize=RENDERED)
+def _problems(request: LaunchRequest) -> Sequence[Problem]:
+    dialect = RELEASES.dialect(request.release)
+    if isinstance(dialect, Problem):
+        return (dialect,)
+    problems = [*shape_problems(request), *GUARD.problems(request.extra_args, request.release)]
+    if broken := list(speculation_problems(request)):
+        return (*problems, *broken)
+    if isinstance(request.speculation, Schedule) and version(request.release) < version(SCHEDULE_SINCE):
+        message = f"vLLM {request.release} cannot follow a schedule of block sizes with CUDA graphs"
+        problems.append(Problem("spec.tuning.actuator", message, f"Use Restart, or vLLM {SCHEDULE_SINCE} or later."))
+    return tuple(broken_rules(read(request, _arguments(request, _LEADER)[1:], OPTIONS["vllm"]), RULES, problems))
 
 
-def _arguments(request: LaunchRequest, owned: list[Flag]) -> tuple[str, ...]:
-    measured = BACKENDS["vllm"].measured
+@lru_cache(maxsize=RENDERED)
+def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
+    measured, extra = BACKENDS["vllm"].measured, parsed(request.extra_args)
+    owned, defaults = _owned(request, rank), _defaults(request)
     known = [flag for flag in parsed(request.recommended_args) if flag.name not in (*OWNED, TOKENS) and measured(flag, request)]
 
     def merged(recommended: Sequence[Flag]) -> tuple[str, ...]:
-        return merge(owned, defaults=_defaults(request), recommended=recommended, extra=parsed(request.extra_args), option=option)
+        return merge(owned, defaults=defaults, recommended=recommended, extra=extra, option=option)
 
     def option(name: str) -> str:
         return OPTIONS["vllm"].meaning(name, request.release).option
@@ -135,10 +140,11 @@ def _distributed(request: LaunchRequest, rank: str) -> list[Flag]:
         Flag("--node-rank", rank),
         Flag("--master-addr", "$(LWS_LEADER_ADDRESS)"),
         Flag("--master-port", str(_MASTER_PORT)),
+        *([] if rank == _LEADER else [Flag("--headless")]),
     ]
 
 
-def _owned(request: LaunchRequest, distributed: list[Flag]) -> list[Flag]:
+def _owned(request: LaunchRequest, rank: str) -> list[Flag]:
     flags = []
     if revision := request.target_source.revision:
         flags.append(Flag("--revision", literal(revision)))
@@ -147,7 +153,7 @@ def _owned(request: LaunchRequest, distributed: list[Flag]) -> list[Flag]:
         Flag(listen.HOST, index(parsed(request.extra_args)).get(listen.HOST, listen.host(request, listen.ONE_SOCKET))),
         Flag("--port", str(request.port)),
         Flag("--tensor-parallel-size", str(request.tensor_parallel)),
-        *distributed,
+        *_distributed(request, rank),
     ]
     if config := _speculative_config(request):
         flags.append(Flag("--speculative-config", literal(config)))

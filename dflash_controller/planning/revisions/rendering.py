@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dflash_controller.api.parse import parse_spec
@@ -124,19 +125,20 @@ def _of_container(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"{_RESOURCES}{part}.{resource}", _of_quantity(quantity)
 
 
-def _of_flag(token: str) -> Iterator[tuple[str, str]]:
-    """Yields a flag with its value. A JSON object yields one setting per key, so that one key of it does not explain another."""
+@lru_cache(maxsize=4096)
+def _of_flag(token: str) -> tuple[tuple[str, str], ...]:
+    """Returns a flag with its value. A JSON object makes one setting per key, so that one key of it does not explain another.
+
+    The same command lines are compared in each reconcile.
+    """
     try:
         flag = Flag.parse(token)
     except ValueError:
-        yield "arguments", token
-        return
+        return (("arguments", token),)
     value = json_value(token)
     if value is None:
-        yield flag.name, "" if flag.value is None else f"={flag.value}"
-        return
-    for key, inner in value.items():
-        yield f"{flag.name}.{key}", json.dumps(inner, sort_keys=True)
+        return ((flag.name, "" if flag.value is None else f"={flag.value}"),)
+    return tuple((f"{flag.name}.{key}", json.dumps(inner, sort_keys=True)) for key, inner in value.items())
 
 
 def _of_quantity(quantity: Any) -> str:

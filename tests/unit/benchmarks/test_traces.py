@@ -14,7 +14,7 @@ import pytest
 from benchmarks import traces
 from benchmarks.traces_fleet import TRIAL_NOISE, Reference, Run, Setting, oracle, run, verdict
 from benchmarks.traces_fleet import Trial as Tried
-from benchmarks.traces_machines import MACHINES, VLLM_HYBRID, gain_percent, hybrid_tables
+from benchmarks.traces_machines import MACHINES, gain_percent, hybrid_tables
 from benchmarks.traces_policies import Hysteresis, Static, Tuner
 from benchmarks.traces_world import DAY, Cell, Trace, prefill_heavy
 from benchmarks.tuner_tables import Series
@@ -204,36 +204,6 @@ def test_a_block_that_gains_too_little_is_never_promoted(gain: float) -> None:
     assert not any(ends)
 
 
-@pytest.fixture(scope="module")
-def unknown() -> Prior:
-    return Priors.load().without("Qwen3.5-9B-shape").prior(VLLM_HYBRID)
-
-
-@pytest.mark.parametrize(
-    ("name", "load", "start", "right"),
-    [
-        ("h100", 1.0, 16, 8),
-        ("fast", 1.0, 16, 8),
-        ("law", 1.0, 8, 16),
-        ("eager", 8.0, 8, 16),
-        ("slow-state", 1.0, 16, 8),
-        ("law", 1.0, 16, 16),
-    ],
-)
-def test_on_a_hybrid_without_any_knowledge_the_right_block_runs_within_a_day(
-    unknown: Prior, name: str, load: float, start: int, right: int
-) -> None:
-    """In the first four the prior is wrong, and without a trial the tuner would stay where it is: at 84 to 93 % of the best."""
-    cell = Cell(next(one for one in MACHINES if one.name == name).series(), BLOCKS)
-    trace = Trace("steady", [load] * DAY, [cell] * DAY)
-    setting = Setting(trace, 2, 60, BLOCKS, start, machine=VLLM_HYBRID, trials=True)
-    reference = Reference(setting)
-    done = run(setting, reference, Tuner(setting, BLOCKS, unknown, 1))
-    assert (done.changes[-1][2] if done.changes else start) == right
-    assert len(done.explorations) <= 2
-    assert done.share >= 0.98 * oracle(setting, reference).share
-
-
 def test_prefill_takes_half_of_the_time_at_the_largest_load_and_brings_the_blocks_together() -> None:
     heavy = prefill_heavy(SERIES)
     assert heavy.speeds[16, 32] == pytest.approx(SERIES.speeds[16, 32] / 2)
@@ -253,14 +223,3 @@ def test_both_halves_of_the_machines_are_different_ones() -> None:
     halves = [{series.model for series, _ in hybrid_tables(chosen_on=half)} for half in (True, False)]
     assert not halves[0] & halves[1]
     assert all(len(half) == 10 for half in halves)
-
-
-def test_scores_are_told_by_kind_of_machine_and_hybrids_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    traces.main(["--quick", "--days", "1", "--trace", "steady_32", "--hybrids", "report"])
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert "vllm hybrid" in summary["mean_by_kind"]
-    assert any(kind.startswith("sglang") for kind in summary["mean_by_kind"])
-    hybrids = summary["hybrids"]
-    assert hybrids["settings"] == 1
-    assert hybrids["explorations_first_day"]["most"] <= 2
-    assert 0 < hybrids["first_day_of_oracle"]["least"] <= 1.0

@@ -35,6 +35,24 @@ def flags(launched: Launch) -> dict[str, str]:
     return index(parsed(launched.args))
 
 
+def test_a_command_line_that_is_kept_is_not_that_of_another_request() -> None:
+    """Requests that differ in their labels alone have one hash."""
+    labels = [{"dflash_deployment": name} for name in ("chat", "code")]
+    found = [launch("sglang", SGLANG, metric_labels=own).args for own in (*labels, *labels)]
+    assert found[0] != found[1]
+    assert found[:2] == found[2:]
+    assert [json.loads(flags(launch("sglang", SGLANG, metric_labels=own))["--extra-metric-labels"]) for own in labels] == labels
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_done_with_problems_does_not_reach_who_asks_next(engine: str) -> None:
+    wrong = ask(engine, default_release(engine), extra_args=("no flag",))
+    first = list(ENGINES[engine].problems(wrong))
+    assert len(first) == 1
+    ENGINES[engine].problems(wrong).clear()  # type: ignore[attr-defined]
+    assert ENGINES[engine].problems(wrong) == first
+
+
 @given(
     block=st.integers(2, 16),
     concurrency=st.integers(1, 600),

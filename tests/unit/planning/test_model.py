@@ -781,7 +781,7 @@ def _carries(workload: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
 
 PARTS = 2
 """So many processors can share the sequences."""
-SEQUENCES = int(os.environ.get("DFLASH_MODEL_SEQUENCES", "100")) // PARTS
+SEQUENCES = int(os.environ.get("DFLASH_MODEL_SEQUENCES", "20")) // PARTS
 STEPS = 20
 
 
