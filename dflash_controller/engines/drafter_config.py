@@ -71,7 +71,7 @@ class DrafterConfig:
 def read_target(config: Mapping[str, Any] | None) -> TargetConfig:
     """Returns the shape of the text model, which a model with a vision tower keeps in ``text_config``."""
     config = config or {}
-    text = _object(config, "text_config") or _object(config, "llm_config") or config
+    text = next((config[name] for name in ("text_config", "llm_config") if isinstance(config.get(name), Mapping)), config)
     return TargetConfig(
         layers=_count(text, "num_hidden_layers"),
         hidden_size=_count(text, "hidden_size"),

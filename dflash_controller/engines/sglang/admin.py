@@ -8,6 +8,8 @@ no other, and clients need none for the rest. Two things keep the option alone f
 * With several tokenizer processes no key is checked at all.
 
 So the pod starts SGLang through ``START``, which makes what shows the key, and a few endpoints that SGLang leaves to everybody, ask for it.
+A release that checks keys in another way than those tested starts all the same, and says in its log that it is open: an engine that serves
+is worth more than one that is closed.
 The key is the UID of the pod. Whoever may read pods in the namespace knows it; clients do not. It needs no Secret and ends with the pod.
 """
 
@@ -43,20 +45,25 @@ START = (
     "-c",
     f"""\
 # Starts SGLang with more of its endpoints under --admin-api-key. Without this, /server_info would show that key to every client.
-import runpy
-from sglang.srt.utils import auth
+import runpy, sys
 
-add = auth.add_api_key_middleware
+try:
+    from sglang.srt.utils import auth
 
+    add = auth.add_api_key_middleware
+    under_key = auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)
+except Exception as error:
+    print("Clients can administer this engine, because its SGLang checks keys in another way:", repr(error), file=sys.stderr)
+else:
 
-def close(app, **keys):
-    for route in app.routes:
-        if getattr(route, "path", None) in {CLOSED!r}:
-            auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)(route.endpoint)
-    add(app, **keys)
+    def close(app, *words, **keys):
+        for route in app.routes:
+            if getattr(route, "path", None) in {CLOSED!r}:
+                under_key(route.endpoint)
+        add(app, *words, **keys)
 
+    auth.add_api_key_middleware = close
 
-auth.add_api_key_middleware = close
 runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
 """,
 )

@@ -1,12 +1,15 @@
 """Who can administer an engine: the rendered command line, as the simulator's own parser and start of SGLang read it."""
 
 import dataclasses
+import runpy
+import sys
+from types import ModuleType
 
 import pytest
 
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import Launch
-from dflash_controller.engines.sglang.admin import CLOSED, KEY_FIELD, KEY_VARIABLE
+from dflash_controller.engines.sglang.admin import CLOSED, KEY_FIELD, KEY_VARIABLE, START
 from testbed.contract.examples import request
 from testbed.simulator.access import Access
 from testbed.simulator.argv import ArgvError, Host, parse
@@ -116,3 +119,15 @@ def test_a_program_that_starts_no_server_ends_the_container(program: str) -> Non
     with pytest.raises(ArgvError) as caught:
         parse("sglang", default_release("sglang"), ["python3", "-c", program, "--model-path=t"])
     assert caught.value.exit_code == 1
+
+
+def test_a_release_that_checks_keys_in_another_way_starts_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = []
+    monkeypatch.setattr(runpy, "run_module", lambda name, **_: started.append(name))
+    for name in ("sglang", "sglang.srt", "sglang.srt.utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    exec(START[2], {"__name__": "__main__"})
+    assert started == ["sglang.launch_server"]
+    assert "Clients can administer this engine" in capsys.readouterr().err
