@@ -86,6 +86,9 @@ class Launch:
     args: tuple[str, ...]
     worker_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    worker_outlives: int | None = None
+    """Port of rank 0 that is open until its process ends. Ranks > 0 of this release end at once when they are told to, so their pods wait
+    for rank 0. None: the engine's ranks wait by themselves, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class VLLM:
             args=_arguments(request, _leader(request)),
             worker_args=_arguments(request, worker) if request.nodes > 1 else (),
             env=variables(request.recommended_args) | graph_memory(request),
+            worker_outlives=_MASTER_PORT if request.nodes > 1 else None,
         )
 
 
