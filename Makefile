@@ -134,7 +134,7 @@ else
 .PHONY: e2e-node
 e2e-node: $(STAMP) binaries ## Real pods on a real node, 8 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
 	@$(BIN)/python -m testbed.real_node check
-	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus >/dev/null
+	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus lws-manager >/dev/null
 	@echo "==> images"; $(BIN)/python -m testbed.real_node images
 	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
 	@echo "==> real node"; DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \

@@ -73,7 +73,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             except Exception as error:
                 shown = str(error)
             report.sections.append((title, shown[-6000:]))
-        for pod in running.get("pods", "-A", "-lserving.dflash.io/role=engine")["items"]:
+        for pod in running.get("pods", "-A", "-lserving.dflash.io/deployment")["items"]:
             name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
             try:
                 shown = running.kubectl("logs", "-n", namespace, name, "--tail=20")
