@@ -146,6 +146,17 @@ class Reader:
             self._failures.pop((kind, namespace), None)
         return self._store.replace(kind, entries, version, namespace=namespace) | self._sort_out()
 
+    async def watched(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
+        """Lists a kind whose watch has begun. Returns the deployments for which the store had missed something.
+
+        These are all deployments if it is an optional kind that is served since a short time: it was not when kinds were looked for.
+        """
+        if not kind.optional or kind in self._found:
+            return await self.relist(kind, namespace)
+        await self.discover()
+        await self.relist(kind, namespace)
+        return self._store.keys()
+
     def _note_failure(self, place: tuple[Kind, str | None], error: ApiError) -> None:
         before = self._failures.get(place)
         self._failures[place] = _Failure(error, before.since if before else self._clock(), place in self._listed)

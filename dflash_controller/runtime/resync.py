@@ -116,7 +116,7 @@ class Resync:
                     while self._stale and not self._list_now:
                         kind, namespace = self._stale.pop()
                         try:
-                            self._backlog.add_all(await self._reader.relist(kind, namespace))
+                            self._backlog.add_all(await self._reader.watched(kind, namespace))
                         except ApiError as error:
                             log.warning("a list after the restart of a watch failed: %s", error)
                     self._metrics.left_out(self._store.unlisted)

@@ -157,3 +157,16 @@ async def test_a_required_kind_that_cannot_be_listed_is_named() -> None:
     api.errors[kinds.CONTROLLER_REVISION] = Forbidden(403, "Forbidden", "may not list")
     with pytest.raises(Forbidden, match="ControllerRevision in ns: may not list"):
         await api.reader("ns").resync()
+
+
+async def test_a_kind_that_is_installed_later_counts_as_served_once_its_watch_begins() -> None:
+    api = Api()
+    api.served_kinds = frozenset({POD_MONITOR})
+    reader = api.reader()
+    await reader.resync()
+    assert api.store.snapshot(KEY).kinds == {"PodMonitor"}
+    api.served_kinds = frozenset(kinds.OPTIONAL)
+    assert await reader.watched(LEADER_WORKER_SET, None) == {KEY}, "every deployment is looked at"
+    snapshot = api.store.snapshot(KEY)
+    assert snapshot.kinds == {"PodMonitor", "LeaderWorkerSet"}
+    assert [item["kind"] for item in snapshot.workloads] == ["Deployment", "LeaderWorkerSet"]

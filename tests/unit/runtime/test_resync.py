@@ -47,7 +47,7 @@ class Scene:
         self._note("all")
         return frozenset()
 
-    async def relist(self, kind: kinds.Kind, namespace: str | None) -> frozenset[Key]:
+    async def watched(self, kind: kinds.Kind, namespace: str | None) -> frozenset[Key]:
         self._note(f"{kind.name} in {namespace}")
         return frozenset({KEY})
 
