@@ -149,10 +149,16 @@ async def _meeting(host: Host) -> AsyncIterator[None]:
 
     def joined() -> None:
         engine.ranks_joined(host.clock.now())
+        if waits_for_leader(settings):
+            _on_signal(lambda: None)  # only now: an engine that loads has no handler, which matters to process 1 of a namespace
 
     if settings.node_rank == 0:
         _on_signal(host.drain)
-        leader = Leader(settings, joined, lost=lambda: host.set_faults(replace(engine.faults, hang=True)))
+        leader = Leader(
+            settings,
+            joined=lambda: engine.ranks_joined(host.clock.now()),
+            lost=lambda: host.set_faults(replace(engine.faults, hang=True)),
+        )
         await leader.start()
         yield
         await leader.end()
@@ -162,11 +168,8 @@ async def _meeting(host: Host) -> AsyncIterator[None]:
         await follow(settings, joined)
         host.exit(0, "rank 0 has ended")
 
-    def told_to_stop() -> None:
-        if not waits_for_leader(settings):
-            host.exit(0 if settings.engine == "vllm" else 128 + signal.SIGTERM, "told to stop")
-
-    _on_signal(told_to_stop)
+    if not waits_for_leader(settings):
+        _on_signal(lambda: host.exit(0 if settings.engine == "vllm" else 128 + signal.SIGTERM, "told to stop"))
     following = asyncio.create_task(follow_to_the_end())
     yield
     following.cancel()

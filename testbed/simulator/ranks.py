@@ -1,7 +1,8 @@
 """How the ranks of one engine on several nodes meet and part: rank 0 listens at the address that every rank is given, until its process
 ends, as the store of ``torch.distributed`` does.
 
-Behaviour on SIGTERM above rank 0: SGLang waits until rank 0 ends it (since 0.5.21; before, and vLLM's headless ranks always, end at once).
+Behaviour on SIGTERM above rank 0: SGLang waits until rank 0 ends it, once it has joined (since 0.5.21; before, and vLLM's headless ranks
+always, end at once).
 A rank that is gone leaves the others in a collective operation that never ends: rank 0 then answers nothing more.
 """
 

@@ -260,6 +260,11 @@ def test_a_worker_that_would_end_at_once_waits_for_its_leader(engine: dict[str, 
     assert any(f"$(LWS_LEADER_ADDRESS):{port}" in argument or argument == f"--master-port={port}" for argument in worker["args"])
 
 
+def test_a_worker_is_not_process_1_which_no_signal_ends_while_it_loads() -> None:
+    assert pod(deployment(**TWO_NODES), "worker")["shareProcessNamespace"] is True
+    assert "shareProcessNamespace" not in pod(deployment(**TWO_NODES))
+
+
 def test_the_wait_for_the_leader_lasts_until_its_port_is_closed() -> None:
     command = engine_container(deployment(engine={"name": "vllm"}, **TWO_NODES), "worker")["lifecycle"]["preStop"]["exec"]["command"]
     with socket.create_server(("127.0.0.1", 0)) as leader:
