@@ -66,7 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     running = getattr(item, "funcargs", {}).get("cluster")
-    if report.when == "call" and report.failed and running is not None:
+    if report.when in ("setup", "call") and report.failed and running is not None:
         for title, arguments in _SHOWN.items():
             try:
                 shown = running.kubectl(*arguments)
