@@ -133,12 +133,13 @@ e2e-node: $(STAMP)
 	  GPU_PRODUCT=$(GPU_PRODUCT) $(PYTEST) -s tests/user_cluster
 else
 .PHONY: e2e-node
-e2e-node: $(STAMP) binaries ## Real pods on a real node, 8 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
+e2e-node: $(STAMP) binaries ## Real pods on two real nodes, 12 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
 	@$(BIN)/python -m testbed.real_node check
-	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus kube-router >/dev/null
+	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus kube-router lws-manager >/dev/null
 	@echo "==> images"; $(BIN)/python -m testbed.real_node images
 	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
-	@echo "==> real node"; DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
+	@echo "==> real nodes"; $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)) \
+	  DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
 	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node --ignore=tests/node/test_isolation.py
 endif
 

@@ -58,6 +58,7 @@ class Reader:
         self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._found: frozenset[Kind] = frozenset()
         self._listed: set[tuple[Kind, str | None]] = set()
+        self._watched: set[Kind] = set()
         self._failures: dict[tuple[Kind, str | None], _Failure] = {}
 
     @property
@@ -145,6 +146,38 @@ class Reader:
             self._listed.add((kind, namespace))
             self._failures.pop((kind, namespace), None)
         return self._store.replace(kind, entries, version, namespace=namespace) | self._sort_out()
+
+    def watch_began(self, kind: Kind) -> None:
+        """Notes that events of this kind arrive from now on."""
+        self._watched.add(kind)
+
+    @property
+    def unwatched(self) -> frozenset[tuple[Kind, str | None]]:
+        """Returns the optional kinds of which no watch has begun, with the namespace or None for all. They should be looked for again soon.
+
+        kopf looks for kinds when a definition changes. If the API server does not serve the kind yet at that moment, kopf never watches it.
+        """
+        return frozenset(
+            (kind, namespace)
+            for kind in kinds.OPTIONAL
+            if kind not in self._watched
+            for namespace in (self._scopes if kind in self._found else self._scopes[:1])
+            if (kind, namespace) not in self._failures
+        )
+
+    async def catch_up(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
+        """Lists a kind whose watch may have missed something. Returns the deployments for which the store had.
+
+        These are all deployments if it is an optional kind that is served since a short time: it was not when kinds were looked for.
+        """
+        if not kind.optional or kind in self._found:
+            return await self.relist(kind, namespace)
+        await self.discover()
+        if kind not in self._found:
+            return frozenset()
+        for scope in self._scopes:
+            await self.relist(kind, scope)
+        return self._store.keys()
 
     def _note_failure(self, place: tuple[Kind, str | None], error: ApiError) -> None:
         before = self._failures.get(place)

@@ -92,6 +92,9 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     pod_fields: Mapping[str, str] = field(default_factory=dict)
     """Variables whose value is a field of the pod, for instance ``metadata.uid``."""
+    worker_outlives: int | None = None
+    """Port of rank 0 that is open until its process ends. Ranks > 0 of this release end at once when they are told to, so their pods wait
+    for rank 0. None: the engine's ranks wait by themselves, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,19 @@ READINESS = {"periodSeconds": 10, "failureThreshold": 3}
 LIVENESS = {"periodSeconds": 30, "failureThreshold": 10}
 """Five minutes without an answer: as long as SGLang's own watchdog waits. A busy engine must not be killed."""
 
+WAIT_FOR_LEADER = """\
+import os, socket, sys, time
+failed = 0
+while failed < 3:
+    try:
+        socket.create_connection((os.environ["LWS_LEADER_ADDRESS"], int(sys.argv[1])), 5).close()
+        failed = 0
+    except OSError:
+        failed += 1
+    time.sleep(1)
+"""
+"""Ends once the leader's process has ended, whose port is the argument. Three attempts: a name may fail to resolve for a moment."""
+
 
 def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, probes: Probes, mounts: Sequence[Mount]) -> dict[str, Any]:
     """Returns the container of one pod; ``role`` is engine (rank 0) or worker (the other ranks of a multi-node replica)."""
@@ -30,9 +43,7 @@ def engine_container(role: str, spec: Spec, resolved: Resolved, launch: Launch, 
         "env": environment(spec, launch.env, mounts, launch.pod_fields),
         "ports": _ports(resolved, answers=leads or probes.worker is not None),
         **(_engine_probes(resolved, probes) if leads else _worker_probes(probes)),
-        # Endpoints forget the pod while the engine still answers. After SIGTERM SGLang keeps answering until it is drained, while
-        # vLLM closes its port within a quarter of a second (measured with 0.26.0) and only finishes what it has begun.
-        "lifecycle": {"preStop": {"sleep": {"seconds": resolved.pre_stop_s}}} if leads else None,
+        "lifecycle": {"preStop": _leader_pre_stop(resolved) if leads else _worker_pre_stop(launch)},
         "resources": _resources(spec, resolved),
         "securityContext": _security(spec),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -76,6 +87,25 @@ def _engine_probes(resolved: Resolved, probes: Probes) -> dict[str, Any]:
 def _worker_probes(probes: Probes) -> dict[str, Any]:
     """Returns a readiness probe if the rank answers at all. No other probe is needed: a worker that dies restarts its whole group."""
     return {"readinessProbe": _get(probes.worker, probes, **READINESS)} if probes.worker else {}
+
+
+def _leader_pre_stop(resolved: Resolved) -> dict[str, Any]:
+    """Returns a pause in which endpoints forget the pod while the engine still answers.
+
+    After SIGTERM SGLang keeps answering until it is drained, while vLLM closes its port within a quarter of a second (measured with 0.26.0)
+    and only finishes what it has begun.
+    """
+    return {"sleep": {"seconds": resolved.pre_stop_s}}
+
+
+def _worker_pre_stop(launch: Launch) -> dict[str, Any] | None:
+    """Returns a pause until the leader has ended: without this rank it could not finish what it has begun.
+
+    Whatever deletes a worker has its leader deleted too, so both are told to stop at the same time.
+    """
+    if launch.worker_outlives is None:
+        return None
+    return {"exec": {"command": ["python3", "-c", WAIT_FOR_LEADER, str(launch.worker_outlives)]}}
 
 
 def _resources(spec: Spec, resolved: Resolved) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dflash_controller.api.names import (
     LABEL_REVISION,
     LABEL_ROLE,
     ROLE_ENGINE,
+    ROLE_WORKER,
     child_labels,
     engine_selector,
 )
@@ -51,6 +52,9 @@ def pod_template(
             "automountServiceAccountToken": False,
             # A Service called vllm would otherwise set VLLM_PORT, which vLLM reads as its own setting.
             "enableServiceLinks": False,
+            # The kernel gives process 1 of a namespace no signal that it does not handle, and an engine that loads handles none. A worker
+            # that ends with its leader is started again before it is deleted: it would hold its accelerators for the whole grace period.
+            "shareProcessNamespace": True if role == ROLE_WORKER else None,
             "securityContext": pod_security(spec, resolved),
             "terminationGracePeriodSeconds": resolved.grace_period_s,
             "imagePullSecrets": [as_manifest(secret) for secret in spec.pod_template.image_pull_secrets],

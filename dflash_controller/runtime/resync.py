@@ -22,6 +22,8 @@ from dflash_controller.runtime.metrics import Metrics
 FIRST_RETRY_SECONDS = 1.0
 TAKEOVER_SECONDS = 5.0
 """Time from the begin of leading to the next complete list: what waits for the new leader comes first."""
+UNWATCHED_SECONDS = 20.0
+"""Time between two looks for an optional kind that no watch follows: it is not installed, or was found by the lists alone."""
 SPREAD = 0.2
 """Share of the interval over which the reconciles of unchanged deployments are spread."""
 
@@ -50,6 +52,7 @@ class Resync:
 
     def watch_opened(self, kind: Kind, namespace: str | None) -> None:
         """Schedules another list of this kind: a watch that began with a list may have missed deletions before it."""
+        self._reader.watch_began(kind)
         self._stale.add((kind, namespace))
         self._woken.set()
 
@@ -96,7 +99,8 @@ class Resync:
         return f"{what}: {self._error}" if self._error else what
 
     async def _relist_until(self, end: float) -> None:
-        """Lists kinds whose watch was restarted, and optional kinds whose list failed, until ``end`` or until all must be listed.
+        """Lists kinds whose watch was restarted, and optional kinds whose list failed or that no watch follows, until ``end`` or until all
+        must be listed.
 
         Any other failed list is left to the next complete one.
         """
@@ -104,19 +108,20 @@ class Resync:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end):
                 while not self._list_now:
-                    failing = self._reader.failing
-                    again = asyncio.timeout_at(loop.time() + pause_s if failing else None)
+                    failing, unwatched = self._reader.failing, self._reader.unwatched
+                    due = [pause_s] * bool(failing) + [UNWATCHED_SECONDS] * bool(unwatched)
+                    again = asyncio.timeout_at(loop.time() + min(due) if due else None)
                     with contextlib.suppress(TimeoutError):
                         async with again:
                             await self._woken.wait()
                     self._woken.clear()
                     if again.expired():
-                        self._stale |= self._reader.failing
+                        self._stale |= self._reader.failing | self._reader.unwatched
                         pause_s *= 2
                     while self._stale and not self._list_now:
                         kind, namespace = self._stale.pop()
                         try:
-                            self._backlog.add_all(await self._reader.relist(kind, namespace))
+                            self._backlog.add_all(await self._reader.catch_up(kind, namespace))
                         except ApiError as error:
                             log.warning("a list after the restart of a watch failed: %s", error)
                     self._metrics.left_out(self._store.unlisted)

@@ -34,13 +34,15 @@ _IS_POD_OF_SET = {"matchExpressions": [{"key": objects.NAME, "operator": "Exists
 class LeaderWorkerSets:
     """LeaderWorkerSet in a cluster during its ``with`` block, by the stand-in or with ``real`` by the real controller.
 
+    Leaders of simulated pods are kept from being Ready before their workers, unless ``containers`` says that all pods are containers.
     The real one is built on first use. ``DFLASH_TESTBED_LWS_MANAGER`` names another one, and ``DFLASH_TESTBED_LWS_CONFIG`` the ``config``
     folder of its release.
     """
 
-    def __init__(self, cluster: Cluster, *, real: bool = False) -> None:
+    def __init__(self, cluster: Cluster, *, real: bool = False, containers: bool = False) -> None:
         self._cluster = cluster
         self._real = real
+        self._helped = not (real and containers)
         self._pki = cluster.workspace.control_plane / "pki"
         self._helper = cluster.workspace.process("leader-worker-set")
         self._manager = cluster.workspace.process(MANAGER)
@@ -61,7 +63,8 @@ class LeaderWorkerSets:
         controllers.start("kube-controller-manager")
         if config is not None:
             self._start_manager(config)
-        self._start_helper()
+        if self._helped:
+            self._start_helper()
         return self
 
     def stop(self) -> None:

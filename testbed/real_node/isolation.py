@@ -18,8 +18,12 @@ from pathlib import Path
 
 from testbed.workspace import ISOLATED, machine_lock, sweep
 
+NODES = 2
+"""Real nodes that a run may have."""
 NODE_ADDRESS = "10.245.0.1"
-POD_RANGE = "10.246.0.0/24"
+"""Address of the first node, where pods reach the API server."""
+POD_RANGE = "10.246.0.0/16"
+"""Addresses of the pods of all nodes."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _CGROUP_PREFIX = "dflash-node-"
 _PROGRAMS = {
@@ -76,6 +80,16 @@ _FEATURES = {
 """What is needed, and a script that fails without it."""
 
 
+def node_address(number: int) -> str:
+    """Returns the address of a node; the first has number 0."""
+    return f"10.245.0.{number + 1}"
+
+
+def pod_range(number: int) -> str:
+    """Returns the addresses of one node's pods."""
+    return f"10.246.{number}.0/24"
+
+
 def run(command: Sequence[str]) -> int:
     """Runs a command isolated. Returns its exit status. Raises IsolationError if a real node cannot run here."""
     if os.environ.get(ISOLATED):
@@ -112,7 +126,7 @@ def inside(command: Sequence[str]) -> int:
     for line in (
         "link set lo up",
         "link add dfl0 type veth peer name dfl1",
-        f"addr add {NODE_ADDRESS}/24 dev dfl0",
+        *(f"addr add {node_address(number)}/24 dev dfl0" for number in range(NODES)),
         "link set dfl0 up",
         "link set dfl1 up",
         # A packet to a Service needs a route before its address is translated.
@@ -129,12 +143,16 @@ def inside(command: Sequence[str]) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def cgroup_root() -> str:
-    """Returns the control group of this run. Raises IsolationError outside of `run`."""
-    name = os.environ.get(ISOLATED)
-    if not name:
+def node_cgroup(node: str) -> str:
+    """Returns the control group of one node of this run; a kubelet ends everything in its group that it does not know.
+
+    Raises IsolationError outside of `run`.
+    """
+    group = os.environ.get(ISOLATED)
+    if not group:
         raise IsolationError("a real node runs in namespaces of its own: python -m testbed.real_node run -- COMMAND")
-    return name
+    _make_cgroups(f"{group}/{node}")
+    return f"{group}/{node}"
 
 
 def _hierarchies() -> list[Path]:

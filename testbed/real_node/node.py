@@ -1,4 +1,4 @@
-"""The real node of a cluster: containerd, kubelet, kube-proxy and the cluster's DNS, and its reboot."""
+"""A real node of a cluster: containerd and kubelet, on the first one kube-proxy and the cluster's DNS too, and its reboot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from testbed import binaries
 from testbed.cluster import Cluster
 from testbed.nodes import GPU_RESOURCE
-from testbed.real_node.isolation import NODE_ADDRESS, POD_RANGE, cgroup_root
+from testbed.real_node.isolation import POD_RANGE, node_address, node_cgroup, pod_range
 from testbed.real_node.runtime import ContainerRuntime
 from testbed.waiting import wait_until
 
@@ -24,27 +24,31 @@ _MANIFESTS = Path(__file__).with_name("manifests")
 class RealNode:
     """One node whose pods are containers. `gpus` are only claimed: the engines here are simulators.
 
-    The cluster must have been made with `node_address=NODE_ADDRESS`, inside `isolation.run`.
+    The cluster must have been made with `node_address=NODE_ADDRESS`, inside `isolation.run`. Nodes share one network, and so the first
+    one's kube-proxy; `number` is 0 for the first.
     """
 
-    def __init__(self, cluster: Cluster, name: str = "real-0", gpus: int = 8, product: str = "NVIDIA-B200") -> None:
-        self.name = name
+    def __init__(self, cluster: Cluster, number: int = 0, gpus: int = 8, product: str = "NVIDIA-B200") -> None:
+        self.name = f"real-{number}"
         self._cluster = cluster
+        self._is_first = number == 0
+        self._address = node_address(number)
         self._gpus = gpus
         self._labels = {f"{GPU_RESOURCE}.product": product, f"{GPU_RESOURCE}.present": "true", f"{GPU_RESOURCE}.count": str(gpus)}
-        self._directory = cluster.directory / "node"
-        self._kubelet = cluster.workspace.process("kubelet")
+        self._directory = cluster.directory / "nodes" / self.name
+        self._kubelet = cluster.workspace.process(f"kubelet-{self.name}")
         self._proxy = cluster.workspace.process("kube-proxy")
-        self.runtime = ContainerRuntime(cluster.workspace)
+        self.runtime = ContainerRuntime(cluster.workspace, self.name, pod_range(number))
 
     def start(self, layout: Path) -> RealNode:
         """Starts everything with the images of an OCI layout; the node is Ready, and names are resolved, when it returns."""
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
         self.runtime.start()
         self.runtime.load(layout)
         self._start_agents()
-        self._cluster.apply_yaml(_MANIFESTS / "dns.yaml")
-        self._wait_dns()
+        if self._is_first:
+            self._cluster.apply_yaml(_MANIFESTS / "dns.yaml")
+            self._wait_dns()
         return self
 
     def reboot(self) -> None:
@@ -52,16 +56,24 @@ class RealNode:
 
         The node is Ready when it returns; its pods may not be.
         """
-        self._kubelet.stop(signal.SIGKILL)
-        self._proxy.stop(signal.SIGKILL)
-        self.runtime.kill()
+        self._kill()
         self.runtime.start()
         self._start_agents()
 
     def stop(self) -> None:
-        """Ends the node's processes. Its containers end too."""
-        for process in (self._kubelet, self._proxy):
-            process.stop(signal.SIGKILL)
+        """Ends the node's processes and removes it from the cluster. Its containers end too."""
+        self._kill()
+        self._cluster.api.delete(f"/api/v1/nodes/{self.name}")
+
+    def set_gpus(self, count: int) -> None:
+        """Lets the node claim so many GPUs from now on."""
+        capacity = {"status": {"capacity": {GPU_RESOURCE: str(count)}}}
+        self._cluster.api.request("PATCH", f"/api/v1/nodes/{self.name}/status", capacity)
+
+    def _kill(self) -> None:
+        self._kubelet.stop(signal.SIGKILL)
+        if self._is_first:
+            self._proxy.stop(signal.SIGKILL)
         self.runtime.kill()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -80,14 +92,14 @@ class RealNode:
         (root / "device-plugins").mkdir(parents=True, exist_ok=True)
         (root / "device-plugins" / "claimed").touch()
         command = [str(programs["kubelet"]), f"--config={kubelet}", f"--kubeconfig={kubeconfig}", f"--root-dir={root}"]
-        command += [f"--hostname-override={self.name}", f"--node-ip={NODE_ADDRESS}"]
+        command += [f"--hostname-override={self.name}", f"--node-ip={self._address}"]
         command += ["--node-labels=" + ",".join(f"{key}={value}" for key, value in self._labels.items())]
-        self._kubelet.start(command, self._directory / "kubelet.log")
-        proxy = self._write("kube-proxy.yaml", self._proxy_configuration(kubeconfig))
-        self._proxy.start([str(programs["kube-proxy"]), f"--config={proxy}"], self._directory / "kube-proxy.log")
+        self._kubelet.start(self.runtime.on_node(command), self._directory / "kubelet.log")
+        if self._is_first:
+            proxy = self._write("kube-proxy.yaml", self._proxy_configuration(kubeconfig))
+            self._proxy.start([str(programs["kube-proxy"]), f"--config={proxy}"], self._directory / "kube-proxy.log")
         self._wait_ready()
-        capacity = {"status": {"capacity": {GPU_RESOURCE: str(self._gpus)}}}
-        self._cluster.api.request("PATCH", f"/api/v1/nodes/{self.name}/status", capacity)
+        self.set_gpus(self._gpus)
 
     def _wait_ready(self) -> None:
         def is_ready() -> bool:
@@ -107,7 +119,8 @@ class RealNode:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": NODE_ADDRESS,
+            "address": self._address,
+            "healthzBindAddress": self._address,
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
@@ -115,7 +128,7 @@ class RealNode:
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{cgroup_root()}",
+            "cgroupRoot": f"/{node_cgroup(self.name)}",
             "clusterDNS": [DNS_ADDRESS],
             "clusterDomain": "cluster.local",
             "containerRuntimeEndpoint": f"unix://{self.runtime.socket}",
@@ -136,7 +149,7 @@ class RealNode:
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "bindAddress": NODE_ADDRESS,
+            "bindAddress": self._address,
             "clientConnection": {"kubeconfig": kubeconfig},
             "clusterCIDR": POD_RANGE,
             "conntrack": {"maxPerCore": 0, "min": 0},

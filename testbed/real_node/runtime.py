@@ -1,4 +1,4 @@
-"""containerd with a state of its own: configuration, network of its pods, and the end of all its containers."""
+"""containerd of one node: its own state, network of its pods and directories of the node, and the end of all its containers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.processes import RecordedProcess
-from testbed.real_node.isolation import POD_RANGE
+from testbed.processes import ProcessError, RecordedProcess
 from testbed.real_node.node_images import PAUSE
 from testbed.waiting import wait_until
 from testbed.workspace import Workspace
@@ -33,38 +33,55 @@ SystemdCgroup = false
 bin_dir = "/usr/lib/cni"
 conf_dir = "{directory}/cni"
 """
-_STATE = Path("/run/dflash-containerd")
-"""What a reboot forgets."""
-_ROOT = Path("/run/dflash-containerd-images")
-"""Images and file systems of containers, about 1.5 GB: in memory they are there and gone in no time."""
+NODE_DIRECTORY = "/run/dflash-disk"
+"""What pods of different nodes see under this path are different directories, as all of a real node's."""
 
 
 class ContainerRuntime:
-    """containerd of one cluster's real node."""
+    """containerd of one real node, in a mount namespace of the node's own."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._directory = workspace.directory / "node" / "containerd"
-        self._process: RecordedProcess = workspace.process("containerd")
-        self.socket = _STATE / "containerd.sock"
+    def __init__(self, workspace: Workspace, node: str, pod_range: str) -> None:
+        self._directory = workspace.directory / "nodes" / node / "containerd"
+        self._node = node
+        self._pod_range = pod_range
+        self._process: RecordedProcess = workspace.process(f"containerd-{node}")
+        self._state = Path(f"/run/dflash-{node}")
+        """What a reboot forgets."""
+        self._images = Path(f"/run/dflash-{node}-images")
+        """Images and file systems of containers, about 1.5 GB: in memory they are there and gone in no time."""
+        self.node_directory = self._directory.parent / "disk"
+        """What the node's pods see as NODE_DIRECTORY."""
+        self.socket = self._state / "containerd.sock"
         self._log = self._directory / "containerd.log"
 
     def start(self) -> None:
         """Starts containerd and waits until it answers."""
-        (self._directory / "cni").mkdir(parents=True, exist_ok=True)
-        _STATE.mkdir(exist_ok=True)
-        text = _CONFIGURATION.format(directory=self._directory, root=_ROOT, state=_STATE, socket=self.socket, pause=PAUSE)
-        (self._directory / "config.toml").write_text(text)
+        for folder in (self._directory / "cni", self.node_directory, Path(NODE_DIRECTORY), self._state):
+            folder.mkdir(parents=True, exist_ok=True)
+        text = _CONFIGURATION.format(directory=self._directory, root=self._images, state=self._state, socket=self.socket, pause=PAUSE)
+        configuration = self._directory / "config.toml"
+        configuration.write_text(text)
         # Routed, not bridged: on a bridge the answer of a Service's pod on the same node would bypass the translation of its address.
         ipam = {
             "type": "host-local",
-            "ranges": [[{"subnet": POD_RANGE}]],
+            "ranges": [[{"subnet": self._pod_range}]],
             "routes": [{"dst": "0.0.0.0/0"}],
-            "dataDir": str(_STATE / "addresses"),
+            "dataDir": str(self._state / "addresses"),
         }
-        network = {"cniVersion": "0.4.0", "name": "dflash", "plugins": [{"type": "ptp", "ipMasq": False, "mtu": 1500, "ipam": ipam}]}
+        network = {"cniVersion": "0.4.0", "name": self._node, "plugins": [{"type": "ptp", "ipMasq": False, "mtu": 1500, "ipam": ipam}]}
         (self._directory / "cni" / "10-dflash.conflist").write_text(json.dumps(network))
-        self._process.start([_which("containerd"), "--config", str(self._directory / "config.toml")], self._log)
-        wait_until(lambda: self.socket.exists() and self._answers(), "containerd to answer", 30)
+        # What the kubelet mounts containers must see, so within the node mounts are shared.
+        script = f'mount --make-rshared / && mount --bind "$0" {NODE_DIRECTORY} && exec "$@"'
+        command = [_which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script, str(self.node_directory)]
+        self._process.start([*command, _which("containerd"), "--config", str(configuration)], self._log)
+        wait_until(lambda: self.socket.exists() and self._answers(), f"containerd of {self._node} to answer", 30)
+
+    def on_node(self, command: Sequence[str]) -> list[str]:
+        """Returns a command that runs where the node's mounts are. Raises ProcessError if containerd does not run."""
+        pid = self._process.pid()
+        if pid is None:
+            raise ProcessError(f"containerd of {self._node} is not running")
+        return [_which("nsenter"), f"--mount=/proc/{pid}/ns/mnt", *command]
 
     def load(self, layout: Path) -> None:
         """Imports every image of an OCI layout."""
@@ -75,21 +92,30 @@ class ContainerRuntime:
             raise RuntimeError(f"{layout} cannot be read")
 
     def kill(self) -> None:
-        """Ends containerd and every container at once, and forgets what a reboot forgets: mounts and addresses."""
+        """Ends containerd and every container at once, and forgets what a reboot forgets: mounts, which end with their namespace, and
+        addresses."""
         self._process.stop(signal.SIGKILL)
-        for pid in _containers():
+        for pid in self._containers():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        wait_until(lambda: not _containers(), "the containers to end", 10)
-        for target in _mounts((str(_STATE), "/run/netns", "/var/run/netns", str(self._directory.parent / "kubelet"))):
-            subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", str(_STATE)], check=True)
+        wait_until(lambda: not self._containers(), "the containers to end", 10)
+        subprocess.run(["rm", "-rf", str(self._state)], check=True)
         # A network namespace may outlive its processes for a moment, and its device with a route to an address that a new pod gets.
-        for device in _pod_devices():
+        for device in self._pod_devices():
             subprocess.run(["ip", "link", "delete", device], check=False, capture_output=True)
-        wait_until(lambda: not _pod_devices(), "the devices of the pods to go", 10)
+        wait_until(lambda: not self._pod_devices(), "the devices of the pods to go", 10)
+
+    def _containers(self) -> list[int]:
+        """Returns the processes of all containers of this node and their supervisors."""
+        return _below_shims(str(self.socket))
+
+    def _pod_devices(self) -> list[str]:
+        """Returns the devices to which the addresses of the node's pods are routed."""
+        command = ["ip", "-json", "route", "show", "root", self._pod_range]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [route["dev"] for route in json.loads(listed or "[]")]
 
     def _answers(self) -> bool:
         return subprocess.run([*self._ctr(), "version"], capture_output=True, check=False).returncode == 0
@@ -98,8 +124,8 @@ class ContainerRuntime:
         return ["ctr", "--address", str(self.socket), "--namespace", "k8s.io"]
 
 
-def _containers() -> list[int]:
-    """Returns the processes of all containers and their supervisors: this process namespace has no others that descend from a shim."""
+def _below_shims(socket: str) -> list[int]:
+    """Returns the supervisors that a containerd has started, and every process that descends from one."""
     parents: dict[int, int] = {}
     shims = set()
     for entry in Path("/proc").iterdir():
@@ -110,7 +136,8 @@ def _containers() -> list[int]:
             if fields[0] == "Z":
                 continue
             parents[int(entry.name)] = int(fields[1])
-            if (entry / "comm").read_text().startswith("containerd-shim"):
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "containerd-shim" in words[0] and socket in words:
                 shims.add(int(entry.name))
         except (OSError, IndexError):
             continue
@@ -123,18 +150,6 @@ def _containers() -> list[int]:
         return False
 
     return [pid for pid in parents if below_shim(pid)]
-
-
-def _pod_devices() -> list[str]:
-    """Returns the node's ends of the pods' network devices."""
-    listed = subprocess.run(["ip", "-brief", "link", "show", "type", "veth"], capture_output=True, text=True, check=True).stdout
-    return [name for line in listed.splitlines() if not (name := line.split("@")[0].split()[0]).startswith("dfl")]
-
-
-def _mounts(roots: tuple[str, ...]) -> list[str]:
-    """Returns what is mounted below these folders, deepest first."""
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [target for target in reversed(mounted) if target.startswith(roots)]
 
 
 def _which(program: str) -> str:

@@ -13,7 +13,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -27,6 +28,7 @@ from testbed.simulator.fleet import Fleet
 from testbed.simulator.host import Clock, Host
 from testbed.simulator.launch import Process, UnknownEngine, settings_of, startup_s
 from testbed.simulator.pod_api import PodApi
+from testbed.simulator.ranks import Leader, follow, waits_for_leader
 from testbed.simulator.server import EngineApp, OneHost
 from testbed.simulator.table import SEED_ACCEPT, SEED_TABLES, Table
 
@@ -127,11 +129,50 @@ async def _serve(options: argparse.Namespace, table: Table) -> int:
     host = Host(engine, clock, exited=exited, env=process.env)
     runner = EngineApp(OneHost(host)).runner()
     await runner.setup()
-    await web.TCPSite(runner, options.host, settings.port).start()
-    _on_signal(host.drain)
-    code = await ended
+    if settings.engine == "sglang" or settings.node_rank == 0:  # a headless rank has no server
+        await web.TCPSite(runner, options.host, settings.port).start()
+    async with _meeting(host):
+        code = await ended
     await runner.cleanup()
     return code
+
+
+@contextlib.asynccontextmanager
+async def _meeting(host: Host) -> AsyncIterator[None]:
+    """Handles signals, and holds the connections of an engine on several nodes to its other ranks."""
+    engine, settings = host.engine, host.engine.settings
+    if settings.nodes == 1:
+        _on_signal(host.drain)
+        yield
+        return
+    engine.wait_for_ranks()
+
+    def joined() -> None:
+        engine.ranks_joined(host.clock.now())
+        if waits_for_leader(settings):
+            _on_signal(lambda: None)  # only now: an engine that loads has no handler, which matters to process 1 of a namespace
+
+    if settings.node_rank == 0:
+        _on_signal(host.drain)
+        leader = Leader(
+            settings,
+            joined=lambda: engine.ranks_joined(host.clock.now()),
+            lost=lambda: host.set_faults(replace(engine.faults, hang=True)),
+        )
+        await leader.start()
+        yield
+        await leader.end()
+        return
+
+    async def follow_to_the_end() -> None:
+        await follow(settings, joined)
+        host.exit(0, "rank 0 has ended")
+
+    if not waits_for_leader(settings):
+        _on_signal(lambda: host.exit(0 if settings.engine == "vllm" else 128 + signal.SIGTERM, "told to stop"))
+    following = asyncio.create_task(follow_to_the_end())
+    yield
+    following.cancel()
 
 
 if __name__ == "__main__":

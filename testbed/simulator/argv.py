@@ -139,6 +139,16 @@ class ParsedArgv:
         return int(self.values["node_rank"])
 
     @property
+    def meets_at(self) -> tuple[str, int]:
+        """Host and port of rank 0, where the ranks of several nodes meet; no host on a single node."""
+        if self.nodes == 1:
+            return "", 0
+        if self.engine == "vllm":
+            return str(self.values["master_addr"]), int(self.values["master_port"])
+        host, _, port = str(self.values["dist_init_addr"]).rpartition(":")
+        return host, int(port)
+
+    @property
     def max_concurrency(self) -> int:
         """Maximum requests in one step."""
         if self.engine == "vllm":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Sequence
 
@@ -42,12 +43,21 @@ class SimulatedEngine:
         self.batch = Batch(settings, table, self.metrics, seed)
         self.started_s = now
         self.ready_at_s = now + (startup_s if faults.startup_s is None else faults.startup_s)
+        self._startup_s = 0.0
         self.draining_since_s: float | None = None
         self._now = now
         self._frozen_page: str | None = None
         self._random = random.Random(seed)
         self.faults = SOUND
         self.set_faults(faults)
+
+    def wait_for_ranks(self) -> None:
+        """Lets it start for as long as not all ranks have joined."""
+        self._startup_s, self.ready_at_s = self.ready_at_s - self.started_s, math.inf
+
+    def ranks_joined(self, now: float) -> None:
+        """Lets it load its weights: it is ready after the time that it needs for that."""
+        self.ready_at_s = now + self._startup_s
 
     def phase(self, now: float) -> Phase:
         if self.draining_since_s is not None:

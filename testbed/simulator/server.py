@@ -110,7 +110,7 @@ class EngineApp:
     async def _as_engine(self, request: web.Request, host: Host, handler: _Next) -> web.StreamResponse:
         engine = host.engine
         starting = engine.phase(host.clock.now()) is Phase.STARTING
-        if starting and not engine.answers_http_while_starting:
+        if starting and (engine.settings.node_rank > 0 or not engine.answers_http_while_starting):
             raise _Cut
         if engine.settings.node_rank > 0:
             return await self._as_worker(request, host, handler)

@@ -40,7 +40,10 @@ class EngineSettings:
     memory_share: float = DEFAULT_UTILIZATION
     """vLLM's ``--gpu-memory-utilization``, as its page shows it."""
     metrics_enabled: bool = True
+    nodes: int = 1
     node_rank: int = 0
+    meets_at: tuple[str, int] = ("", 0)
+    """Host and port of rank 0, where the ranks of several nodes meet."""
     extra_metric_labels: Mapping[str, str] = field(default_factory=dict)
     shutdown_timeout_s: float = 0.0
     decode_log_interval: int = 40

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from testbed.stages import EXIT_AFTER
 from testbed.waiting import wait_until
 from tests.cluster.test_optional_kinds import POD_MONITOR_CRD
 from tests.conftest import StartOperator
-from tests.support.deployment import JUDGED, REVISION, UNJUDGED, Deployment, Version, followed, played_with
+from tests.support.deployment import JUDGED, UNJUDGED, Deployment, Version, followed, played_with
+from tests.support.groups import ROLE, groups, uids, wait_for, wait_whole, whole
 from tests.support.releases import default_release
 from tests.support.webhooks import webhook_down
 
@@ -37,7 +38,6 @@ MODEL = "Qwen/Qwen3.5-397B-A17B"
 OLD, NEW, COLLAPSED, BROKEN = "a" * 40, "b" * 40, "c" * 40, "d" * 40
 ENGINES = tuple({"name": name, "version": default_release(name)} for name in ("sglang", "vllm"))
 MEMBER = {"engine": "leader", "worker": "worker"}
-ROLE = "serving.dflash.io/role"
 QUICK = {"warm_up_seconds": "1"}
 CRASHING = {"sim/crash": "1", "sim/message": "NCCL error: unhandled system error", "sim/crash-after": "200ms"}
 
@@ -82,43 +82,6 @@ def spec(
     }
 
 
-def groups(deployment: Deployment, revision: str | None = None) -> dict[str, dict[str, str]]:
-    """Pod UIDs by leader (its name) and role, of pods that are not terminating."""
-    found: dict[str, dict[str, str]] = {}
-    for pod in deployment.children("pods"):
-        metadata = pod["metadata"]
-        labels = metadata["labels"]
-        leader = f"{labels[objects.NAME]}-{labels[objects.GROUP_INDEX]}"
-        if "deletionTimestamp" not in metadata and revision in (None, f"{deployment.name}-{labels[REVISION]}"):
-            found.setdefault(leader, {})[labels[ROLE]] = metadata["uid"]
-    return found
-
-
-def uids(deployment: Deployment) -> set[str]:
-    return {uid for group in groups(deployment).values() for uid in group.values()}
-
-
-def whole(deployment: Deployment, count: int) -> bool:
-    """Whether so many groups exist, all whole and Ready, and the status says so."""
-    pods = deployment.children("pods")
-    status = deployment.status()
-    return (
-        len(pods) == 2 * count
-        and all(map(objects.is_ready, pods))
-        and all(set(group) == {"engine", "worker"} for group in groups(deployment).values())
-        and (status.get("replicas"), status.get("readyReplicas")) == (count, count)
-    )
-
-
-def wait_whole(deployment: Deployment, count: int) -> None:
-    def settled() -> bool:
-        stalled = deployment.condition("Stalled")
-        assert stalled[1] != "NameTaken", stalled
-        return deployment.is_done() and whole(deployment, count)
-
-    wait_for(deployment, settled, f"{count} whole groups")
-
-
 def with_two_groups(cluster: Cluster, namespace: str) -> Deployment:
     """A deployment of which both groups serve. The operator runs."""
     deployment = Deployment(cluster, namespace).create(spec())
@@ -129,14 +92,6 @@ def with_two_groups(cluster: Cluster, namespace: str) -> Deployment:
 def told(versions: list[Version], type: str) -> set[str]:
     """Every status that a condition has had."""
     return {item["status"] for version in versions for item in version.object["status"]["conditions"] if item["type"] == type}
-
-
-def wait_for(deployment: Deployment, condition: Callable[[], bool], what: str, timeout: float = 40.0) -> None:
-    """Wait, and say in the end what there was instead."""
-    try:
-        wait_until(condition, what, timeout, 0.1)
-    except TimeoutError as error:
-        raise TimeoutError(f"{error} of {deployment.name}: {groups(deployment)}, {deployment.status()}") from None
 
 
 def selected(cluster: Cluster, namespace: str, selector: Mapping[str, Any] | str) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,17 +66,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     running = getattr(item, "funcargs", {}).get("cluster")
-    if report.when == "call" and report.failed and running is not None:
+    if report.when in ("setup", "call") and report.failed and running is not None:
         for title, arguments in _SHOWN.items():
             try:
                 shown = running.kubectl(*arguments)
             except Exception as error:
                 shown = str(error)
             report.sections.append((title, shown[-6000:]))
-        for program, kept in _LOGS.items():
-            lines = (running.directory / "node" / program).read_text(errors="replace").splitlines()
-            report.sections.append((program, "\n".join(line for line in lines if re.match(kept, line))[-6000:]))
-        for pod in running.get("pods", "-A", "-lserving.dflash.io/role=engine")["items"]:
+        for log in sorted((running.directory / "nodes").glob("*/kube*.log")):
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("E", "W"))]
+            report.sections.append((f"{log.parent.name}: {log.name}", "\n".join(lines)[-6000:]))
+        for pod in running.get("pods", "-A", "-lserving.dflash.io/deployment")["items"]:
             name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
             try:
                 shown = running.kubectl("logs", "-n", namespace, name, "--tail=20")
@@ -86,8 +85,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.sections.append((f"{name}: {pod['status']}"[:3000], shown))
 
 
-_LOGS = {"kube-proxy.log": "[EW]", "kubelet.log": "E"}
-"""Logs of the node, and how the lines begin that are shown."""
 _SHOWN = {
     "objects": ("get", "all,dfd,nodes", "-A", "-o", "wide"),
     "endpoints": ("get", "endpointslices", "-A", "-o", "yaml"),

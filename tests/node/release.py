@@ -10,6 +10,7 @@ from testbed.cluster import Cluster
 from testbed.operator_process import CHART
 from testbed.prometheus import relabelling
 from testbed.real_node.node_images import OPERATOR_REPOSITORY, PROMETHEUS
+from testbed.real_node.runtime import NODE_DIRECTORY
 from testbed.waiting import wait_until
 
 OPERATOR_NAMESPACE = "dflash-system"
@@ -23,6 +24,7 @@ def install_operator(cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", OPERATOR_NAMESPACE)
     cluster.kubectl("label", "namespace", OPERATOR_NAMESPACE, _RESTRICTED)
     values = f"image.repository={OPERATOR_REPOSITORY},image.pullPolicy=Never,replicaCount=2"
+    values += f",settings.allowedHostPaths={{{NODE_DIRECTORY}}}"
     values += f",prometheus.url=http://prometheus.{MONITORING}:9090"
     cluster.helm("install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, f"--set={values}", "--wait", "--timeout=120s")
     cluster.wait_for_crds()

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on 127.0.0.1 with the endpoints that huggingface_hub uses to list and download a model, and faults on demand."""
+"""A Hugging Face hub on this machine with the endpoints that huggingface_hub uses to list and download a model, and faults on demand."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class HubServer:
     """
 
     models: dict[str, dict[str, bytes]]
+    address: str = "127.0.0.1"
     rate: float | None = None
     """Bytes per second and connection."""
     token: str | None = None
@@ -83,7 +84,7 @@ class HubServer:
         app.router.add_route("*", "/{owner}/{name}/resolve/{revision}/{path:.+}", self._resolve)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, self.address, 0)
         self._loop.run_until_complete(site.start())
         assert site._server is not None
         self.port: int = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
@@ -94,7 +95,7 @@ class HubServer:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         """Answers as the real hub does: status and X-Error-Code."""

@@ -26,6 +26,8 @@ from dflash_controller.engines.sglang.rules import RULES
 from dflash_controller.engines.sglang.state_cache import SLOTS, estimate, held_per_request, slots, slots_per_request
 
 _DIST_INIT_PORT = 20000
+_WORKERS_WAIT_SINCE = "0.5.21"
+"""Release from which ranks > 0 that are told to stop wait until rank 0 has drained."""
 _DECODE_LOG_INTERVAL = 20
 _PLAN_STREAM = "SGLANG_ENABLE_OVERLAP_PLAN_STREAM"
 
@@ -93,6 +95,7 @@ class SGLang:
             worker_args=_arguments(request, "$(LWS_WORKER_INDEX)") if request.nodes > 1 else (),
             env=_environment(request, {flag.name for flag in extra}),
             pod_fields=admin.fields(extra, request),
+            worker_outlives=_DIST_INIT_PORT if request.nodes > 1 and version(request.release) < version(_WORKERS_WAIT_SINCE) else None,
         )
 
     def administered_by_clients(self, words: Sequence[str], variables: Mapping[str, str | None]) -> str:

@@ -88,6 +88,7 @@ class VLLM:
             args=_arguments(request, _LEADER),
             worker_args=_arguments(request, _WORKER) if request.nodes > 1 else (),
             env=variables(request.recommended_args) | graph_memory(request),
+            worker_outlives=_MASTER_PORT if request.nodes > 1 else None,
         )
 
     def administered_by_clients(self, words: Sequence[str], variables: Mapping[str, str | None]) -> str:

@@ -157,3 +157,32 @@ async def test_a_required_kind_that_cannot_be_listed_is_named() -> None:
     api.errors[kinds.CONTROLLER_REVISION] = Forbidden(403, "Forbidden", "may not list")
     with pytest.raises(Forbidden, match="ControllerRevision in ns: may not list"):
         await api.reader("ns").resync()
+
+
+async def test_a_kind_that_is_installed_later_is_found_with_or_without_a_watch() -> None:
+    api = Api()
+    api.served_kinds = frozenset({POD_MONITOR})
+    reader = api.reader("ns", "other")
+    await reader.resync()
+    reader.watch_began(POD_MONITOR)
+    assert api.store.snapshot(KEY).kinds == {"PodMonitor"}
+    assert reader.unwatched == {(LEADER_WORKER_SET, "ns")}, "one question for all namespaces"
+    assert await reader.catch_up(LEADER_WORKER_SET, "ns") == frozenset()
+    api.served_kinds = frozenset(kinds.OPTIONAL)
+    api.lists.clear()
+    assert await reader.catch_up(LEADER_WORKER_SET, "ns") == {KEY}, "every deployment is looked at"
+    assert api.lists == [(LEADER_WORKER_SET, "ns"), (LEADER_WORKER_SET, "other")]
+    snapshot = api.store.snapshot(KEY)
+    assert snapshot.kinds == {"PodMonitor", "LeaderWorkerSet"}
+    assert [item["kind"] for item in snapshot.workloads] == ["Deployment", "LeaderWorkerSet"]
+    assert reader.unwatched == {(LEADER_WORKER_SET, "ns"), (LEADER_WORKER_SET, "other")}, "it is listed until a watch begins"
+    reader.watch_began(LEADER_WORKER_SET)
+    assert reader.unwatched == frozenset()
+
+
+async def test_a_kind_that_fails_is_not_looked_for_too() -> None:
+    api = Api()
+    api.errors[POD_MONITOR] = BROKEN
+    reader = api.reader()
+    await reader.resync()
+    assert reader.unwatched == {(LEADER_WORKER_SET, None)}

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -204,7 +208,7 @@ def test_workers_of_vllm_have_no_probe_and_those_of_sglang_one() -> None:
     target = {"model": "Qwen/Qwen3.5-397B-A17B"}
     vllm = engine_container(deployment(target=target, engine={"name": "vllm"}, **TWO_NODES), "worker")
     sglang = engine_container(deployment(target=target, engine={"name": "sglang"}, **TWO_NODES), "worker")
-    assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports", "lifecycle"} & set(vllm)
+    assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & set(vllm)
     assert {"startupProbe", "readinessProbe", "livenessProbe"} & set(sglang) == {"readinessProbe"}
 
 
@@ -242,6 +246,34 @@ def test_a_host_path_is_mounted_as_a_part_of_its_allowed_directory_which_no_symb
         item for item in spec["volumes"] if item["name"] == "storage"
     ]
     assert mount in fetching["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "port"), [({"name": "vllm"}, "29500"), ({"version": "0.5.20"}, "20000"), ({"version": "0.5.21"}, None)], ids=str
+)
+def test_a_worker_that_would_end_at_once_waits_for_its_leader(engine: dict[str, Any], port: str | None) -> None:
+    worker = engine_container(deployment(engine=engine, **TWO_NODES), "worker")
+    if port is None:
+        assert "lifecycle" not in worker, "ranks of SGLang wait by themselves since 0.5.21"
+        return
+    assert worker["lifecycle"]["preStop"]["exec"]["command"][-1] == port
+    assert any(f"$(LWS_LEADER_ADDRESS):{port}" in argument or argument == f"--master-port={port}" for argument in worker["args"])
+
+
+def test_a_worker_is_not_process_1_which_no_signal_ends_while_it_loads() -> None:
+    assert pod(deployment(**TWO_NODES), "worker")["shareProcessNamespace"] is True
+    assert "shareProcessNamespace" not in pod(deployment(**TWO_NODES))
+
+
+def test_the_wait_for_the_leader_lasts_until_its_port_is_closed() -> None:
+    command = engine_container(deployment(engine={"name": "vllm"}, **TWO_NODES), "worker")["lifecycle"]["preStop"]["exec"]["command"]
+    with socket.create_server(("127.0.0.1", 0)) as leader:
+        asked = [sys.executable, *command[1:-1], str(leader.getsockname()[1])]
+        waiting = subprocess.Popen(asked, env={**os.environ, "LWS_LEADER_ADDRESS": "127.0.0.1"})
+        for _ in range(3):
+            leader.accept()[0].close()
+        assert waiting.poll() is None
+    assert waiting.wait(timeout=20) == 0
 
 
 @pytest.mark.parametrize("roles", [{}, TWO_NODES], ids=["one node", "two nodes"])

@@ -32,6 +32,7 @@ class Scene:
         self.pruned = 0
         self.unlisted: frozenset[kinds.Kind] = frozenset()
         self.failing: frozenset[tuple[kinds.Kind, str | None]] = frozenset()
+        self.unwatched: frozenset[tuple[kinds.Kind, str | None]] = frozenset()
         self.queue: WorkQueue[Key] = WorkQueue()
         self.metrics = Metrics()
         self.backlog = Backlog(self.queue)
@@ -47,7 +48,10 @@ class Scene:
         self._note("all")
         return frozenset()
 
-    async def relist(self, kind: kinds.Kind, namespace: str | None) -> frozenset[Key]:
+    def watch_began(self, kind: kinds.Kind) -> None:
+        self.unwatched = frozenset(place for place in self.unwatched if place[0] is not kind)
+
+    async def catch_up(self, kind: kinds.Kind, namespace: str | None) -> frozenset[Key]:
         self._note(f"{kind.name} in {namespace}")
         return frozenset({KEY})
 
@@ -105,6 +109,21 @@ def test_a_kind_whose_watch_began_anew_is_listed_at_once() -> None:
         await asyncio.sleep(1.0)
         assert scene.log[1:] == [(11.0, "Pod in None")]
         assert not running.done()
+        running.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_optional_kind_is_looked_for_until_its_watch_begins() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        scene.unwatched = frozenset({(kinds.LEADER_WORKER_SET, None)})
+        running = asyncio.create_task(scene.resync_loop.run())
+        await asyncio.sleep(50.0)
+        assert scene.log[1:] == [(20.0, "LeaderWorkerSet in None"), (40.0, "LeaderWorkerSet in None")]
+        scene.resync_loop.watch_opened(kinds.LEADER_WORKER_SET, None)
+        await asyncio.sleep(100.0)
+        assert scene.log[3:] == [(50.0, "LeaderWorkerSet in None")]
         running.cancel()
 
     run_in_virtual_time(scenario())
