@@ -11,13 +11,18 @@ ARG PIP_EXTRA_INDEX_URL
 COPY requirements.lock /build/
 RUN python3 -m venv /opt/dflash \
  && /opt/dflash/bin/pip install --no-cache-dir --no-compile --disable-pip-version-check --require-hashes --no-deps -r /build/requirements.lock
-COPY images/sbom.py /build/
-RUN /opt/dflash/bin/pip uninstall --quiet --yes pip setuptools \
+COPY images/sbom.py images/trim.py /build/
+# hf-xet: a transfer of 11 MB that dflash-fetch does not use. pip last, because it deletes itself.
+RUN /opt/dflash/bin/pip uninstall --quiet --yes hf-xet \
+ && /opt/dflash/bin/pip uninstall --quiet --yes pip setuptools \
  && /opt/dflash/bin/python3 /build/sbom.py >/opt/dflash/sbom.cdx.json
 COPY dflash_controller /opt/dflash/lib/dflash_controller
 COPY operator/main.py /opt/dflash/operator/main.py
-# Compiled here, because the root file system of the pod is read-only; only what the operator imports, of a client library of 60 MB.
-RUN /opt/dflash/bin/python3 -m compileall -q /opt/dflash/lib/dflash_controller \
+# Compiled here, because the root file system of the pod is read-only; of the libraries, what the operator and dflash-fetch import. They run
+# in processes of their own after the deletion, so the build fails if something is missing.
+RUN PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/opt/dflash/lib /opt/dflash/bin/python3 /build/trim.py /opt/dflash/operator/main.py \
+ && /opt/dflash/bin/python3 -m compileall -q /opt/dflash/lib/dflash_controller \
+ && PYTHONPATH=/opt/dflash/lib /opt/dflash/bin/python3 -c 'import dflash_controller.fetch.fetch, dflash_controller.fetch.program' \
  && PYTHONPATH=/opt/dflash/lib /opt/dflash/bin/python3 -c 'import runpy; runpy.run_path("/opt/dflash/operator/main.py", run_name="compiled")'
 
 FROM ${BASE_IMAGE}

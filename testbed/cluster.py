@@ -55,9 +55,12 @@ class Cluster:
     Every method blocks; from asyncio code call them with `asyncio.to_thread`.
     """
 
-    def __init__(self, name: str | None = None, pools: Sequence[NodePool] = DEFAULT_POOLS, node_address: str = "") -> None:
-        """`node_address`: where the pods of a real node (`testbed.real_node`) reach the API server."""
+    def __init__(
+        self, name: str | None = None, pools: Sequence[NodePool] = DEFAULT_POOLS, node_address: str = "", feature_gates: str = ""
+    ) -> None:
+        """`node_address`: where the pods of a real node (`testbed.real_node`) reach the API server. `feature_gates`: see ControlPlane."""
         self._desired_name = name
+        self._feature_gates = feature_gates
         self._node_address = node_address
         self._pools = tuple(pools)
         self._workspace: Workspace | None = None
@@ -126,7 +129,7 @@ class Cluster:
     @property
     def control_plane(self) -> ControlPlane:
         """Returns the cluster's servers, for outages."""
-        return ControlPlane(self.workspace, self._node_address)
+        return ControlPlane(self.workspace, self._node_address, self._feature_gates)
 
     @property
     def api(self) -> AdminApi:

@@ -59,9 +59,13 @@ class ControlPlaneError(RuntimeError):
 class ControlPlane:
     """The servers of the cluster in `workspace`."""
 
-    def __init__(self, workspace: Workspace, node_address: str = "") -> None:
-        """`node_address`: where the pods of a real node reach the API server; empty without one, and everything stays on loopback."""
+    def __init__(self, workspace: Workspace, node_address: str = "", feature_gates: str = "") -> None:
+        """`node_address`: where the pods of a real node reach the API server; empty without one, and everything stays on loopback.
+
+        `feature_gates`: those of the API server that differ from its release, as `Name=false`.
+        """
         self._workspace = workspace
+        self._feature_gates = feature_gates
         self._node_address = node_address
         self.admin_kubeconfig = workspace.directory / "admin.kubeconfig"
         self.audit_log = workspace.control_plane / "logs" / "audit.log"
@@ -80,7 +84,8 @@ class ControlPlane:
         command += ["--kubeconfig", str(self.admin_kubeconfig), "--enable-crds", "Stage", "--disable-qps-limits"]
         for program, flag in _PROGRAM_FLAGS.items():
             command += [flag, str(programs[program])]
-        for argument in for_kwokctl([*self._network_arguments(), *_EXTRA_ARGUMENTS]):
+        gates = [f"kube-apiserver=feature-gates={self._feature_gates}"] if self._feature_gates else []
+        for argument in for_kwokctl([*self._network_arguments(), *_EXTRA_ARGUMENTS, *gates]):
             command += ["--extra-args", argument]
         # kwokctl creates its kinds with a kubectl from PATH, and would download one.
         path = os.pathsep.join([str(programs["kubectl"].parent), *filter(None, [os.environ.get("PATH")])])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from dflash_controller.api.gates import GATE_SPECS, Gate
-from dflash_controller.api.quantity import parse_duration
+from dflash_controller.api.quantity import parse_duration, parse_quantity
 from dflash_controller.api.speculation import Fixed, Off, Speculation
 from dflash_controller.api.types import Spec
 
@@ -27,6 +27,31 @@ TUNING_WINDOW_S = 300
 MAX_TRIALS_PER_WEEK = 1
 
 T = TypeVar("T")
+
+
+def weights_there(spec: Spec) -> str | None:
+    """Returns the part of ``spec.storage`` that is read-only and so must hold the weights already, with the cause; None without one."""
+    storage = spec.storage
+    if storage is not None and storage.image is not None:
+        return "spec.storage.image is set: the image holds the weights already"
+    if storage is not None and storage.persistent_volume_claim is not None and storage.persistent_volume_claim.read_only:
+        return "spec.storage.persistentVolumeClaim.readOnly is true: the claim holds the weights already"
+    return None
+
+
+def scratch_limit(spec: Spec) -> tuple[str, int] | None:
+    """Returns how many bytes an emptyDir may hold before the kubelet evicts the pod, and the field that says so; None: no limit."""
+    storage, resources = spec.storage, spec.pod_template.resources
+    if storage is None or storage.empty_dir is None:
+        return None
+    limits = resources.limits if resources else None
+    given = {
+        "spec.storage.emptyDir.sizeLimit": storage.empty_dir.size_limit,
+        "spec.podTemplate.resources.limits.ephemeral-storage": limits.ephemeral_storage if limits else None,
+    }
+    known = [(field, int(parse_quantity(quantity))) for field, quantity in given.items() if quantity is not None]
+    return min(known, key=lambda found: found[1], default=None)
+
 
 TuningMode = Literal["Off", "Advise", "Auto"]
 Actuator = Literal["Auto", "Schedule", "Restart"]

@@ -12,6 +12,7 @@ from dflash_controller.api.schema import (
     AbsolutePath,
     AnnotationValue,
     DataKey,
+    ImageName,
     LabelValue,
     Model,
     QualifiedName,
@@ -84,12 +85,26 @@ class HostPath(Model):
     path: Annotated[AbsolutePath, REVISION] = Field(description="Absolute path on the node, for instance /mnt/models.")
 
 
+class ImageVolume(Model):
+    """An image that holds the weights, as in a pod's volumes. The kubelet pulls it, with podTemplate.imagePullSecrets."""
+
+    reference: Annotated[ImageName, REVISION] = Field(
+        description="Image or artifact that holds a Hugging Face cache in huggingface/; best with a digest."
+    )
+    pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"] | None, REVISION] = Field(
+        None, description="When the kubelet pulls it. Default: Always for the tag latest, else IfNotPresent."
+    )
+
+
 class Storage(Model):
     """Where weights are kept. Exactly one of the fields; without storage the engine downloads by itself."""
 
     empty_dir: EmptyDir | None = Field(None, description="Scratch space of the node; the weights are downloaded for each pod.")
     persistent_volume_claim: PersistentVolumeClaim | None = Field(None, description="An existing PersistentVolumeClaim.")
     host_path: HostPath | None = Field(None, description="A directory of the node, where the operator's settings allow it.")
+    image: ImageVolume | None = Field(
+        None, description="An image that holds the weights, mounted read-only. Needs image volumes in the cluster (Kubernetes 1.31)."
+    )
 
 
 class HuggingFace(Model):

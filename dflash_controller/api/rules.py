@@ -154,8 +154,8 @@ _FIXED: tuple[Rule, ...] = (
     ),
     Rule(
         "spec.storage",
-        "[has(self.emptyDir), has(self.persistentVolumeClaim), has(self.hostPath)].exists_one(given, given)",
-        "spec.storage: must have exactly one field; keep one of emptyDir, persistentVolumeClaim, hostPath",
+        "[has(self.emptyDir), has(self.persistentVolumeClaim), has(self.hostPath), has(self.image)].exists_one(given, given)",
+        "spec.storage: must have exactly one field; keep one of emptyDir, persistentVolumeClaim, hostPath, image",
     ),
     Rule(
         "spec.storage.hostPath",

@@ -47,6 +47,7 @@ class Model(BaseModel):
 ModelId = Annotated[str, StringConstraints(max_length=200, pattern=patterns.MODEL_ID)]
 """``owner/name`` of a Hugging Face repository."""
 GitRevision = Annotated[str, StringConstraints(max_length=200, pattern=patterns.GIT_REVISION)]
+ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=patterns.IMAGE)]
 SubdomainName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=patterns.DNS_SUBDOMAIN)]
 QualifiedName = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=patterns.QUALIFIED_NAME)]
 ResourceName = Annotated[str, StringConstraints(max_length=317, pattern=patterns.RESOURCE_NAME)]

@@ -164,6 +164,9 @@ class Status(Model):
     startup_budget_seconds: int | None = Field(
         None, ge=0, description="How long an engine may take to become Ready before it is restarted."
     )
+    startup_budget_reason: Annotated[str, StringConstraints(max_length=512)] | None = Field(
+        None, description="What the start-up budget is made of: bytes, rate and whether it was measured, and time to compile."
+    )
     effective_max_concurrency: int | None = Field(
         None,
         ge=0,

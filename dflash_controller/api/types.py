@@ -38,6 +38,7 @@ from dflash_controller.api.schema import (
     AnnotationValue,
     FieldClass,
     GitRevision,
+    ImageName,
     LabelValue,
     Model,
     ModelId,
@@ -139,7 +140,7 @@ class Engine(Model):
         description="Engine release (major.minor.patch); decides the command line. "
         "Default: the newest release this operator was tested with.",
     )
-    image: Annotated[Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=patterns.IMAGE)] | None, REVISION] = Field(
+    image: Annotated[ImageName | None, REVISION] = Field(
         None, description="Container image that holds this release. Default: the engine's own image of the version."
     )
     extra_args: Annotated[

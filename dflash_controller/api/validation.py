@@ -136,8 +136,8 @@ def window_problems(window: RolloutWindow) -> Iterator[Problem]:
 def _storage(storage: Storage | None, roots: Sequence[str]) -> Iterator[Problem]:
     if storage is None:
         return
-    if sum(part is not None for part in (storage.empty_dir, storage.persistent_volume_claim, storage.host_path)) != 1:
-        yield Problem("spec.storage", "must have exactly one field", "Keep one of emptyDir, persistentVolumeClaim, hostPath.")
+    if sum(part is not None for part in (storage.empty_dir, storage.persistent_volume_claim, storage.host_path, storage.image)) != 1:
+        yield Problem("spec.storage", "must have exactly one field", "Keep one of emptyDir, persistentVolumeClaim, hostPath, image.")
     if storage.host_path is not None and not _below(storage.host_path.path, roots):
         where = f"Use a path below {' or '.join(roots)}" if roots else "Use emptyDir or persistentVolumeClaim"
         yield Problem(

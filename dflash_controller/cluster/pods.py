@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from dflash_controller.api import names
-from dflash_controller.model.fetch_report import FetchReason, parse
+from dflash_controller.model.fetch_report import FetchReason, FetchReport, parse
 from dflash_controller.model.snapshot import Pod
 from dflash_controller.render import prefetch
 
@@ -39,7 +39,7 @@ def project(pod: Mapping[str, Any]) -> Pod:
         ready=ready.get("status") == "True",
         ready_since=_since(ready, "True"),
         terminating="deletionTimestamp" in metadata,
-        restarts=sum(container.get("restartCount", 0) for container in ours),
+        restarts=sum(container.get("restartCount", 0) for container in ours if not _has_fetched(container)),
         waiting_reason=worst.waiting_reason,
         message=worst.message or status.get("message"),
         unschedulable=(_gates(pod) if gated else scheduled.get("message") or "Unschedulable")
@@ -55,6 +55,9 @@ def project(pod: Mapping[str, Any]) -> Pod:
         exit_code=worst.exit_code,
         exit_reason=worst.exit_reason,
         fetch=worst.fetch,
+        fetched=_fetched(ours),
+        engine_since=_engine_since(ours),
+        fetching=any(container["name"] in _FETCHING and (container.get("state") or {}).get("running") is not None for container in ours),
         foreign=foreign,
         mounts=_mounts(pod) if _not_set_up(status, conditions) else None,
         workload=workload,
@@ -162,13 +165,35 @@ def _words(container: Mapping[str, Any], text: str | None) -> str | None:
 def _ended(container: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the container's last end that was a failure. An engine that exits with 0 and is started again has failed, too."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
-    if container["name"] in _FETCHING and (state.get("terminated") or {}).get("exitCode") == 0:
-        return None  # It is done, and what failed before is over.
+    if _has_fetched(container):
+        return None  # What failed before is over.
     again = (state.get("waiting") or {}).get("reason") == _AFTER_AN_EXIT
     for ended in (state.get("terminated"), last.get("terminated")):
         if ended and (again or ended.get("exitCode", 0) != 0):
             return {"exitCode": 0, **ended}
     return None
+
+
+def _fetched(containers: Sequence[Mapping[str, Any]]) -> FetchReport | None:
+    """Returns the newest report of a container that fetches weights."""
+    for container in containers:
+        for state in (container.get("state") or {}, container.get("lastState") or {}):
+            if container["name"] in _FETCHING and (report := parse((state.get("terminated") or {}).get("message"))):
+                return report
+    return None
+
+
+def _engine_since(containers: Sequence[Mapping[str, Any]]) -> datetime | None:
+    for container in containers:
+        since = ((container.get("state") or {}).get("running") or {}).get("startedAt")
+        if container["name"] == names.ENGINE_CONTAINER and since:
+            return datetime.fromisoformat(since)
+    return None
+
+
+def _has_fetched(container: Mapping[str, Any]) -> bool:
+    """Returns whether it is a container that has fetched the weights."""
+    return container["name"] in _FETCHING and ((container.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
 
 
 def _not_set_up(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from dflash_controller.catalog import Catalog, Pair
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import OperatorDefaults, Resolved
+from dflash_controller.model.fetch_progress import in_units
 
 __all__ = ["OperatorDefaults", "Resolved", "resolve"]
 
@@ -57,11 +58,13 @@ def resolve(
     drafter = _drafter(spec, catalog, known)
     pair = None if isinstance(drafter, Problem) else catalog.pair(spec.target.model, drafter)
     trained = _trained_block_size(spec, pair, drafter, published)
-    problems = [found for found in (dialect, drafter, trained) if isinstance(found, Problem)]
+    target_bytes, drafter_bytes = _known_bytes(spec, known, pair, published)
+    small = _too_small(spec, (target_bytes or 0) + (drafter_bytes or 0))
+    problems = [found for found in (dialect, drafter, trained, small) if isinstance(found, Problem)]
     if isinstance(dialect, Problem) or isinstance(drafter, Problem) or not isinstance(trained, int) or problems:
         return problems
     tensor = api.tensor_parallel(spec, known.tensor if known else None)
-    weights = _weight_bytes(spec, known, pair, published)
+    weights = target_bytes + (drafter_bytes or DRAFTER_BYTES) if target_bytes else None
     # A drafter serves copies of its target only (quantised, fine-tuned), which have its shape.
     shape = known or catalog.by_drafter(drafter)
     target_ref, drafter_ref = ModelRef(spec.target.model, spec.target.revision), ModelRef(drafter, spec.drafter.revision)
@@ -101,8 +104,7 @@ def fetch_image(spec: Spec, target: ModelRef, drafter: ModelRef, defaults: Opera
 
     Weights are fetched into storage that pods may write, and at commits only: a branch would give two pods different files.
     """
-    claim = spec.storage and spec.storage.persistent_volume_claim
-    writable = spec.storage is not None and not (claim and claim.read_only)
+    writable = spec.storage is not None and api.weights_there(spec) is None
     return defaults.fetch_image or None if writable and target.pinned and drafter.pinned else None
 
 
@@ -136,10 +138,19 @@ def _recommended_args(engine: str, target: str, drafter: str, pair: Pair | None,
     return pair.recommended_args(engine) if pair else ()
 
 
-def _weight_bytes(spec: Spec, known: Pair | None, pair: Pair | None, published: Published) -> int | None:
+def _known_bytes(spec: Spec, known: Pair | None, pair: Pair | None, published: Published) -> tuple[int | None, int | None]:
+    """Returns the bytes of target and drafter; None where nobody knows them."""
     target = _bytes(spec.target.weight_size) or (known.target_bytes if known else published.target_bytes)
-    drafter = _bytes(spec.drafter.weight_size) or (pair.drafter_bytes if pair else published.drafter_bytes or DRAFTER_BYTES)
-    return target + drafter if target else None
+    return target, _bytes(spec.drafter.weight_size) or (pair.drafter_bytes if pair else published.drafter_bytes)
+
+
+def _too_small(spec: Spec, weights: int) -> Problem | None:
+    """Returns the problem of an emptyDir that cannot hold the weights: the kubelet would evict each pod in the middle of its download."""
+    limit = api.scratch_limit(spec)
+    if limit is None or weights <= limit[1]:
+        return None
+    message = f"{in_units(limit[1])} cannot hold the {in_units(weights)} of target and drafter"
+    return Problem(limit[0], message, "Raise it, with room for compile caches, or remove it.")
 
 
 def _bytes(quantity: int | str | None) -> int | None:

@@ -102,6 +102,10 @@ class Resolved:
     """Whether ``weight_bytes`` is the models' size, and not what the accelerators can hold."""
     fetch_image: Annotated[str | None, _NONE] = None
     """Image of the init container that fetches target and drafter, which engines then load from paths; None: engines download by name."""
+    load_measured: Annotated[bool, _NONE] = False
+    """Whether ``load_bytes_per_s`` was measured at earlier starts from the same storage, and not assumed."""
+    fetch_bytes_per_s: Annotated[int | None, _NONE] = None
+    """Rate at which earlier fetches into the same storage arrived; None: not measured."""
 
     @property
     def gpus_per_pod(self) -> int:

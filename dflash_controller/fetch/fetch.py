@@ -43,6 +43,8 @@ class Settings:
     parallel: int = 4
     retry_s: float = 600.0
     lease_s: float = 60.0
+    limit: int | None = None
+    """Bytes that ``into`` may hold; None: as many as its file system."""
 
 
 class Fetch:
@@ -97,7 +99,7 @@ class Fetch:
                 raise FetchError(FetchReason.MODEL_NOT_FOUND, f"No file of {place.wanted} matches the patterns. Check --allow and --ignore")
             listed.append((place, files))
         missing = sum(missing_bytes(place, files) for place, files in listed)
-        check_space(self._settings.into, missing)
+        check_space(self._settings.into, missing, self._settings.limit)
 
         def check() -> None:
             for lock in held:

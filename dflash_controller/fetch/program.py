@@ -14,13 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from dflash_controller.model.fetch_progress import FetchProgress
+from dflash_controller.model.fetch_progress import LIMIT_VARIABLE, FetchProgress
 from dflash_controller.model.fetch_report import EXIT_CODES, FetchReason, FetchReport
 
 TERMINATION_LOG = "/dev/termination-log"
 DESCRIPTION = "Fetches models from a Hugging Face hub into a directory: resumable, verified, and published at once."
-EPILOG = """The environment: HF_ENDPOINT, HF_TOKEN_PATH or HF_TOKEN, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, HF_HUB_OFFLINE=1.
-Exit codes: """ + ", ".join(f"{code} {reason}" for reason, code in sorted(EXIT_CODES.items(), key=lambda item: item[1]))
+_CODES = ", ".join(f"{code} {reason}" for reason, code in sorted(EXIT_CODES.items(), key=lambda item: item[1]))
+EPILOG = f"""The environment: HF_ENDPOINT, HF_TOKEN_PATH or HF_TOKEN, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, HF_HUB_OFFLINE=1,
+{LIMIT_VARIABLE} (bytes that DIR may hold). Exit codes: {_CODES}"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.parallel,
             given.retry_seconds,
             given.lease_seconds,
+            _limit(os.environ.get(LIMIT_VARIABLE, "")),
         )
     except ValueError as error:
         made.error(str(error))
@@ -97,10 +99,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason, message = error.reason, str(error)
     except Exception as error:
         reason, message = FetchReason.UNEXPECTED, f"{type(error).__name__}: {' '.join(str(error).split())}"
-    report = FetchReport(reason, message, progress.downloaded, round(time.monotonic() - begun, 1))
+    report = FetchReport(reason, message, progress.downloaded, round(time.monotonic() - begun, 1), round(progress.average()))
     log(message, reason=str(reason))
     _write_termination_log(given.termination_log, report)
     return EXIT_CODES[reason]
+
+
+def _limit(text: str) -> int | None:
+    """Returns a number of bytes; None if the text is empty. Raises ValueError."""
+    if text and not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{LIMIT_VARIABLE}: {text!r} is not a number of bytes")
+    return int(text) if text else None
 
 
 def console() -> NoReturn:

@@ -27,6 +27,8 @@ class Progress:
         self._received: deque[tuple[float, int]] = deque()
         self._begun_at = clock()
         self._reported_at = clock()
+        self._arrived_at: float | None = None
+        self._arriving_s = 0.0
         self.downloaded = 0
         """Bytes that came over the network, discarded ones included."""
 
@@ -41,6 +43,9 @@ class Progress:
         """Counts bytes from the network."""
         with self._guard:
             now = self._clock()
+            since = self._begun_at if self._arrived_at is None else self._arrived_at
+            self._arriving_s += min(now - since, WINDOW_S)
+            self._arrived_at = now
             self._done += count
             self.downloaded += count
             self._received.append((now, count))
@@ -52,6 +57,11 @@ class Progress:
         """Counts bytes that were found on the disk (positive) or had to be thrown away (negative)."""
         with self._guard:
             self._done += count
+
+    def average(self) -> float:
+        """Returns bytes per second while bytes arrived: without waiting for another pod, and without reading what was there."""
+        with self._guard:
+            return self.downloaded / self._arriving_s if self._arriving_s > 0 else 0.0
 
     def reading(self) -> FetchProgress:
         with self._guard:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,10 +167,21 @@ def missing_bytes(place: Place, files: Sequence[File]) -> int:
     return sum(max(file.size - (_size(part_of(place, file)) or 0), 0) for file in missing.values())
 
 
-def check_space(into: Path, missing: int) -> None:
-    """Raises FetchError if fewer bytes are free than are missing. For users other than root, as the engines are."""
+def check_space(into: Path, missing: int, limit: int | None = None) -> None:
+    """Raises FetchError if fewer bytes are free than are missing. For users other than root, as the engines are.
+
+    ``limit`` are the bytes that the whole directory may hold, of which its file system knows nothing; None: any number.
+    """
     if not missing:
         return
+    used = 0 if limit is None else used_bytes(into)
+    if limit is not None and used + missing + RESERVE > limit:
+        raise FetchError(
+            FetchReason.NO_SPACE,
+            f"The weights need {missing} bytes ({in_units(missing)}) more and {RESERVE} to spare, but {into} may hold {limit} bytes "
+            f"({in_units(limit)}) and holds {used}. A pod with more would be evicted. Raise spec.storage.emptyDir.sizeLimit, or "
+            "ephemeral-storage in spec.podTemplate.resources.limits",
+        )
     found = os.statvfs(into)
     free = found.f_bavail * found.f_frsize
     if missing + RESERVE > free:
@@ -179,6 +190,17 @@ def check_space(into: Path, missing: int) -> None:
             f"The weights need {missing} bytes ({in_units(missing)}) more and {RESERVE} to spare, but {into} has {free} bytes "
             f"({in_units(free)}) free. Enlarge the storage (spec.storage) or delete what is not needed there",
         )
+
+
+def used_bytes(directory: Path) -> int:
+    """Returns the bytes on disk of all files below a directory, each once, as the kubelet counts them."""
+    found: dict[tuple[int, int], int] = {}
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(parent, name))
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def sync(path: Path) -> None:

@@ -7,8 +7,11 @@ import math
 from dataclasses import dataclass
 
 PORT = 8090
-"""Where the fetching container of a Job answers."""
+"""Where a container that fetches weights answers, in Jobs and in engine pods."""
 PATH = "/progress"
+LIMIT_VARIABLE = "DFLASH_STORAGE_LIMIT"
+"""Tells the program how many bytes the storage may hold. A variable, because a revision may keep the image of an earlier release, which
+would refuse an option that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,16 @@ EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """The end of a fetch. ``bytes`` were downloaded in ``seconds``; what was there before is not counted."""
+    """The end of a fetch. ``bytes`` were downloaded in ``seconds``; what was there before is not counted.
+
+    ``rate`` are bytes per second while bytes arrived; 0 if none did, or if an earlier release has written the report.
+    """
 
     reason: FetchReason
     message: str
     bytes: int = 0
     seconds: float = 0.0
+    rate: int = 0
 
     def to_json(self) -> str:
         """Returns one line of at most LONGEST_LINE bytes."""
@@ -72,7 +76,11 @@ def parse(text: str | None) -> FetchReport | None:
     try:
         found = json.loads(text or "")
         return FetchReport(
-            FetchReason(found["reason"]), str(found["message"]), int(found.get("bytes", 0)), float(found.get("seconds", 0.0))
+            FetchReason(found["reason"]),
+            str(found["message"]),
+            int(found.get("bytes", 0)),
+            float(found.get("seconds", 0.0)),
+            int(found.get("rate", 0)),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dflash_controller.model.fetch_report import FetchReason
+from dflash_controller.model.fetch_report import FetchReason, FetchReport
 
 Object = Mapping[str, Any]
 """A Kubernetes object as the API server returns it. Never modified in place."""
@@ -42,7 +42,7 @@ class Pod:
     """When it last became Ready; None while it is not Ready."""
     terminating: bool
     restarts: int
-    """Restarts of the containers that the operator renders."""
+    """Restarts of the containers that the operator renders, without one that has fetched the weights."""
     waiting_reason: str | None
     """Reason of the container that keeps the pod waiting, for instance CrashLoopBackOff."""
     message: str | None
@@ -68,6 +68,12 @@ class Pod:
     """For instance OOMKilled."""
     fetch: FetchReason | None = None
     """Why ``dflash-fetch`` ended, if that is the exit."""
+    fetching: bool = False
+    """Whether its container that fetches weights runs now."""
+    fetched: FetchReport | None = None
+    """How that container ended last; None if it has not, or has left no report."""
+    engine_since: datetime | None = None
+    """Since when the engine's container has run; None while it does not."""
     foreign: bool = False
     """Whether that container is one that the operator did not add, for instance the sidecar of a service mesh."""
     mounts: tuple[str, ...] | None = None

@@ -20,6 +20,7 @@ from dflash_controller.planning.children.workloads import candidate_steps, clean
 from dflash_controller.planning.replicas.count import pools, revision_of
 from dflash_controller.planning.replicas.next_replicas import Budget, next_replicas
 from dflash_controller.planning.revisions.desired import PendingRevision, rolled_back
+from dflash_controller.planning.revisions.measured_rates import to_store
 from dflash_controller.planning.revisions.operations import pinned
 from dflash_controller.planning.revisions.outcome import CandidateOutcome, Phase
 from dflash_controller.planning.revisions.revision import Origin, Revision, read
@@ -183,6 +184,7 @@ def _carry_on(
     ends = outcome is not None and outcome.end is not None
     in_force = state.stable or state.candidate
     learned = () if begins or decided or finished or wanted is None else _learned(state)
+    measured = () if begins or decided or finished or remembered or lifted or learned or wanted is None else _measured(state)
     # Only the plan that ends a trial knows the verdicts. A conflict of a child write before its status would lose them.
     children = not ends
     return Plan(
@@ -200,6 +202,7 @@ def _carry_on(
             *lifted,
             *decided,
             *learned,
+            *measured,
             *_tuning_reported(state, shown),
             *concurrency_reported(state, shown),
             *(candidate_steps(state) if children else ()),
@@ -316,6 +319,15 @@ def _learned(state: ReconcileState) -> tuple[Annotate, ...]:
     if record is None or stable is None:
         return ()
     return (Annotate(ref(stable.source), {names.ANNOTATION_LEARNED: record}),)
+
+
+def _measured(state: ReconcileState) -> tuple[Annotate, ...]:
+    """Returns the writes that store how fast the weights of the revisions in force and on trial arrived."""
+    found = []
+    for record in (state.stable, state.candidate):
+        if record is not None and (text := to_store(record, [pod for pod in state.snapshot.pods if pod.revision == record.hash])):
+            found.append(Annotate(ref(record.source), {names.ANNOTATION_RATES: text}))
+    return tuple(found)
 
 
 def _tuning_reported(state: ReconcileState, shown: Mapping[str, Any]) -> tuple[Event, ...]:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from dflash_controller.api.defaults import scratch_limit
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import Resolved
+from dflash_controller.model.fetch_progress import LIMIT_VARIABLE, PORT
 from dflash_controller.render.compact import as_manifest
 from dflash_controller.render.container import environment
 from dflash_controller.render.volumes import STORAGE_PATH, Mount
@@ -18,14 +20,18 @@ RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": 
 """Resources of a download to disk. The request is small, because the engines on the node may have requested nearly all of it."""
 GROUP = 65532
 """Group that owns a claim: the operator image's. Its user could not write into a new file system, which belongs to root."""
-_FOR_THE_HUB = re.compile(r"HF_\w+|HUGGING_FACE_\w+|(\w+_)?PROXY|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE", re.IGNORECASE)
-"""The user's variables that say how to reach the hub. Others are for the engine: its PYTHONPATH would break another image."""
+_FOR_THE_FETCH = re.compile(
+    rf"HF_\w+|HUGGING_FACE_\w+|(\w+_)?PROXY|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|{LIMIT_VARIABLE}", re.IGNORECASE
+)
+"""Variables that say how to reach the hub and what the storage may hold. Others are for the engine: its PYTHONPATH would break this one."""
 
 
 def fetch_container(
     name: str, user: str, spec: Spec, resolved: Resolved, mounts: Sequence[Mount], arguments: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Returns the container that brings target and drafter into the storage. ``user`` is recorded beside them as one who needs them."""
+    found = scratch_limit(spec)
+    limit = {LIMIT_VARIABLE: str(found[1])} if found else {}
     return {
         "name": name,
         "image": resolved.fetch_image,
@@ -34,9 +40,10 @@ def fetch_container(
             *(f"--model={wanted(model)}" for model in (resolved.target, resolved.drafter)),
             f"--into={STORAGE_PATH}",
             f"--deployment={user}",
+            f"--listen={PORT}",
             *arguments,
         ],
-        "env": [variable for variable in environment(spec, {}, mounts) if _FOR_THE_HUB.fullmatch(variable["name"])],
+        "env": [variable for variable in environment(spec, limit, mounts) if _FOR_THE_FETCH.fullmatch(variable["name"])],
         "resources": _resources(spec),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -46,6 +53,7 @@ def fetch_container(
         },
         # The program writes a report. Where it could not, as after ImportError, the log says why.
         "terminationMessagePolicy": "FallbackToLogsOnError",
+        "ports": [{"name": "progress", "containerPort": PORT, "protocol": "TCP"}],
         "volumeMounts": [mount.volume_mount() for mount in mounts],
     }
 

@@ -11,13 +11,12 @@ from dflash_controller.api.names import LABEL_REVISION, LABEL_ROLE, ROLE_PREFETC
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolve import Resolved
-from dflash_controller.model.fetch_progress import PORT
 from dflash_controller.render.compact import as_manifest, compact
 from dflash_controller.render.container import environment
 from dflash_controller.render.fetch import RESOURCES, fetch_container, pod_security, wanted
 from dflash_controller.render.pod import PRODUCT_LABEL, tolerations
 from dflash_controller.render.service_account import service_account_name
-from dflash_controller.render.startup import SCHEDULING_S, load_s
+from dflash_controller.render.startup import SCHEDULING_S, job_limit_s
 from dflash_controller.render.volumes import Mount, fetch_mounts, volumes
 from dflash_controller.render.workload import workload_name
 
@@ -119,7 +118,7 @@ def _job(
             "spec": {
                 "backoffLimit": BACKOFF_LIMIT,
                 # Ends a download that hangs; long enough for every attempt that backoffLimit allows.
-                "activeDeadlineSeconds": (BACKOFF_LIMIT + 1) * load_s(resolved) + SCHEDULING_S,
+                "activeDeadlineSeconds": (BACKOFF_LIMIT + 1) * job_limit_s(resolved) + SCHEDULING_S,
                 "template": {
                     # The user's labels are left out: a user's Service or budget that selects engines by them must not select these pods.
                     # The user's annotations select nothing, and configure what surrounds the pods (a mesh, a second network).
@@ -159,8 +158,7 @@ def _pod(
 def _container(user: str, spec: Spec, resolved: Resolved, mounted: Sequence[Mount], keep: Sequence[ModelRef] | None) -> dict[str, Any]:
     if resolved.fetch_image:
         pruning = [] if keep is None else ["--prune", *(f"--keep={wanted(model)}" for model in keep if model.pinned)]
-        container = fetch_container(CONTAINER, user, spec, resolved, mounted, [f"--listen={PORT}", *pruning])
-        return container | {"ports": [{"name": "progress", "containerPort": PORT, "protocol": "TCP"}]}
+        return fetch_container(CONTAINER, user, spec, resolved, mounted, pruning)
     return {
         "name": CONTAINER,
         "image": resolved.image,

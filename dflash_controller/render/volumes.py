@@ -13,6 +13,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import DRAFTER_PATH, TARGET_PATH, Resolved
 from dflash_controller.model.hub import directory_of
+from dflash_controller.render.compact import as_manifest
 
 SHM_SIZE = "32Gi"
 """Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
@@ -83,10 +84,12 @@ def _weights(storage: Mount, model: ModelRef, path: str) -> Mount:
 
 
 def _storage(storage: Storage, resolved: Resolved, host_path_roots: Sequence[str]) -> Mount:
-    """Returns the volume for weights and compile caches. A read-only claim must hold the weights already."""
+    """Returns the volume for weights and compile caches. A read-only claim or an image must hold the weights already."""
     source: dict[str, Any]
     read_only, sub_path = False, None
-    if claim := storage.persistent_volume_claim:
+    if storage.image:
+        read_only, source = True, {"image": as_manifest(storage.image)}
+    elif claim := storage.persistent_volume_claim:
         read_only = bool(claim.read_only)
         source = {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": read_only or None}}
     elif host := storage.host_path:

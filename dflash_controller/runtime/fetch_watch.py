@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from dflash_controller.api import names
 from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.snapshot import Key, Snapshot
 from dflash_controller.observe.fetch_progress import read_progress
@@ -15,6 +14,8 @@ from dflash_controller.observe.fetch_progress import read_progress
 FIRST_S = 5.0
 EVERY_S = 60.0
 """Seconds between two looks. Each may change the status, which is written at most once a minute for figures."""
+LOST_AFTER = 3
+"""Looks in a row without any answer after which what was known is dropped: it may have stopped meanwhile."""
 MOST_PODS = 16
 """Pods of one deployment that are asked. Their downloads are alike."""
 
@@ -26,6 +27,8 @@ class _Followed:
     pods: Mapping[str, str]
     """Address by pod."""
     found: Mapping[str, FetchProgress] = field(default_factory=dict)
+    missed: int = 0
+    """Looks in a row without any answer."""
     task: asyncio.Task[None] | None = None
 
 
@@ -49,12 +52,8 @@ class FetchWatch:
         self._closed = False
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Follows the fetching pods of a deployment that run now, and no others."""
-        running = sorted(
-            (pod.name, pod.ip)
-            for pod in snapshot.pods
-            if pod.role == names.ROLE_PREFETCH and pod.phase == "Running" and pod.ip and not pod.terminating
-        )
+        """Follows the pods of a deployment that fetch weights now, Jobs' and engines', and no others."""
+        running = sorted((pod.name, pod.ip) for pod in snapshot.pods if pod.fetching and pod.ip and not pod.terminating)
         pods = dict(running[:MOST_PODS])
         known = self._followed.get(snapshot.key)
         if known is not None and pods:
@@ -98,7 +97,8 @@ class FetchWatch:
                 _log.exception("the progress of %s cannot be read", key)
                 answers = []
             found = {name: answer for name, answer in zip(pods, answers, strict=False) if answer is not None}
-            if found and found != followed.found:
+            followed.missed = 0 if found else followed.missed + 1
+            if found != followed.found and (found or followed.missed >= LOST_AFTER):
                 followed.found = found
                 self._changed(key)
             await asyncio.sleep(self._every_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dflash_controller.catalog import Catalog
@@ -12,13 +12,14 @@ from dflash_controller.cluster.executor import ExecutionResult, Executor
 from dflash_controller.cluster.reader import Reader
 from dflash_controller.cluster.store import Identity, Store
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.model.snapshot import Key, Snapshot
+from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.planning.planner import decide
 from dflash_controller.planning.revisions.revision import Origin
 from dflash_controller.planning.revisions.roles import StoredRevisions, read_stored
 from dflash_controller.planning.state.blockers import refused_write
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 from dflash_controller.planning.state.plan import Part, Plan
+from dflash_controller.render.startup import SCHEDULING_S
 from dflash_controller.runtime.fetch_watch import FetchWatch
 from dflash_controller.runtime.hub_reader import HubReader
 from dflash_controller.runtime.measurements import Measurements
@@ -178,11 +179,7 @@ class Reconciler:
         # A first revision was never a candidate, so its history names nobody who asked: it is in the spec.
         asked = {record.name: (record.hash, record.origin or Origin.USER) for record in stored.records}
         rolled_out, origin = asked.get(rollout.get("revision") or "", ("", ""))
-        starts = [
-            (pod.ready_since - pod.created_at).total_seconds()
-            for pod in snapshot.pods
-            if pod.serving and pod.ready_since is not None and pod.created_at is not None and not pod.restarts
-        ]
+        starts = [took for pod in snapshot.pods if pod.serving and not pod.restarts and (took := _start_s(pod)) is not None]
         shown = StatusMetrics(
             phase=rollout.get("phase", "None"),
             revisions=revisions,
@@ -197,6 +194,18 @@ class Reconciler:
             startup_s=max(starts, default=None),
         )
         self._metrics.show(key, shown)
+
+
+def _start_s(pod: Pod) -> float | None:
+    """Returns the seconds from the pod's creation to Ready; None if they are not known.
+
+    Before the engine's container starts, only so many count as the budget has for scheduling and image pull: fetching weights has no part
+    in it.
+    """
+    if pod.ready_since is None or pod.created_at is None:
+        return None
+    begun = pod.created_at if pod.engine_since is None else max(pod.created_at, pod.engine_since - timedelta(seconds=SCHEDULING_S))
+    return (pod.ready_since - begun).total_seconds()
 
 
 def _max_concurrency(stored: StoredRevisions, status: Mapping[str, Any]) -> dict[str, int]:

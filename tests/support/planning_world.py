@@ -26,6 +26,7 @@ from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.engines.sglang.launch import SGLang
 from dflash_controller.engines.vllm.launch import VLLM
 from dflash_controller.model.counters import Answer, Evidence, ProbeRun
+from dflash_controller.model.fetch_progress import FetchProgress
 from dflash_controller.model.hub import HubKnowledge
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.model.probe import ProbeRequest
@@ -126,6 +127,8 @@ class World:
         self.probes: tuple[ProbeRun, ...] = ()
         self.probe_error: str | None = None
         self.probe_waited_s: dict[str, float] = {}
+        self.fetching: dict[str, FetchProgress] = {}
+        """How far pods are that fetch weights, as they answer."""
         self.warm_up_s = 0.0
         self.hub = HubKnowledge()
         """What the model hub says; without an endpoint it is not asked."""
@@ -165,6 +168,8 @@ class World:
         """What the API server answers to those who create pods, by revision; the time of it is when it was first said."""
         self.troubles: dict[str, dict[str, Any]] = {}
         """Fields of pods that are not Ready, by revision: what keeps them from it."""
+        self.shown: dict[str, dict[str, Any]] = {}
+        """Fields of pods that are Ready, by revision."""
         self.raw: dict[str, dict[str, Any]] = {}
         """Pods that are not Ready as the API server has them, by revision. Name, labels and times are the world's."""
 
@@ -192,6 +197,7 @@ class World:
             probes=self.probes,
             probe_error=self.probe_error,
             probe_waited_s=self.probe_waited_s,
+            fetching=self.fetching,
             warm_up_s=self.warm_up_s,
             tuning=tuning,
             field_conflicts=self.field_conflicts,
@@ -568,7 +574,9 @@ class World:
             worker_index=pod["worker"],
             controller=pod["workload"] and f"Deployment {pod['workload']}",
         )
-        return found if pod["ready"] else replace(found, **{**self.troubles.get(pod["revision"], {}), **pod.get("facts", {})})
+        if pod["ready"]:
+            return replace(found, **self.shown.get(pod["revision"], {}))
+        return replace(found, **{**self.troubles.get(pod["revision"], {}), **pod.get("facts", {})})
 
 
 def _conditions(workload: dict[str, Any]) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def rendered(obj: dict[str, Any]) -> list[dict[str, Any]]:
         service_account(name, NAMESPACE),
         service(name, NAMESPACE, spec, facts.port),
         pod_disruption_budget(name, NAMESPACE),
-        network_policy(name, NAMESPACE, multi_node=facts.nodes > 1),
+        network_policy(name, NAMESPACE, multi_node=facts.nodes > 1, fetches=bool(facts.fetch_image)),
         pod_monitor(name, NAMESPACE),
         rendered_workload(obj),
     ]

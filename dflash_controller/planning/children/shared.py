@@ -25,11 +25,13 @@ def account(state: ReconcileState) -> list[Apply]:
 
 def accessories(state: ReconcileState, spec: Spec, in_force: Revision) -> list[Apply]:
     """Returns the applies of the shared children that pods do not need to run, and of the Jobs that the rollout waits for."""
-    key, multi_node = state.snapshot.key, any(record.resolved.nodes > 1 for record in _running(state, in_force))
+    key, running = state.snapshot.key, _running(state, in_force)
+    multi_node = any(record.resolved.nodes > 1 for record in running)
+    fetches = any(record.resolved.fetch_image for record in running)
     manifests: list[Mapping[str, Any]] = [
         service(key.name, key.namespace, spec, in_force.resolved.port),
         pod_disruption_budget(key.name, key.namespace),
-        network_policy(key.name, key.namespace, multi_node=multi_node),
+        network_policy(key.name, key.namespace, multi_node=multi_node, fetches=fetches),
     ]
     if "PodMonitor" in state.snapshot.kinds:
         manifests.append(pod_monitor(key.name, key.namespace))

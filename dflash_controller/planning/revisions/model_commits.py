@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from dflash_controller.api import defaults
 from dflash_controller.api.inputs import canonical
 from dflash_controller.api.types import Spec
 from dflash_controller.engines.protocol import ModelRef
@@ -59,15 +60,13 @@ class Unresolved:
 
 def fetched_by_operator(spec: Spec) -> bool:
     """Returns whether pods of the operator fetch the weights: into ``spec.storage``, unless it must hold them already."""
-    claim = spec.storage.persistent_volume_claim if spec.storage else None
-    return spec.storage is not None and not (claim and claim.read_only) and not _offline(spec)
+    return spec.storage is not None and defaults.weights_there(spec) is None and not _offline(spec)
 
 
 def not_asked(spec: Spec, endpoint: str | None) -> Absent | None:
     """Returns why the operator's hub cannot speak for this deployment; None if it can. ``endpoint`` is the operator's."""
-    claim = spec.storage.persistent_volume_claim if spec.storage else None
-    if claim is not None and claim.read_only:
-        return Absent("spec.storage.persistentVolumeClaim.readOnly is true: the claim holds the weights already")
+    if there := defaults.weights_there(spec):
+        return Absent(there)
     if _offline(spec):
         return Absent("spec.engine.env keeps the engine offline")
     other = next((variable for variable in spec.engine.env if variable.name == "HF_ENDPOINT"), None)

@@ -38,6 +38,7 @@ from dflash_controller.planning.rollout.trial_clocks import (
     unready_s,
 )
 from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, exits, pods_of
+from dflash_controller.planning.state.fetches import arriving, told
 from dflash_controller.planning.state.plan import REQUEUE_AFTER_S
 from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import Trouble, pod_failure
@@ -375,7 +376,7 @@ def _starting(case: CanaryCase, found: Trouble | None) -> CandidateOutcome:
         return _without_room(case, found)
     why = f". {found.message}" if found else ""
     reason = found.reason if found else Reason.ENGINE_FAILING
-    if exits(trial, pods_of(state, candidate)) >= TERMINAL_RESTARTS:
+    if exits(trial, pods_of(state, candidate)) >= TERMINAL_RESTARTS and not arriving(state, candidate.hash):
         why = why or (f". {trial.last_exit}" if trial.last_exit else "")
         return case.fail_or_hold(reason, f"{candidate.name} does not start: its engine exited {TERMINAL_RESTARTS} times{why}")
     blocked_left_s, loading_left = cannot_start_left_s(state, trial), loading_left_s(state, candidate, trial)
@@ -384,6 +385,8 @@ def _starting(case: CanaryCase, found: Trouble | None) -> CandidateOutcome:
     if loading_left is not None and loading_left <= 0:
         return case.fail_or_hold(reason, f"{candidate.name} did not serve within its start-up budget{why}")
     waits = [left for left in (REQUEUE_AFTER_S, blocked_left_s, loading_left) if left is not None]
+    if found is None and (fetching := told(state, candidate.hash)):
+        why = f". {fetching}"
     message = f"Waiting for one replica of {candidate.name} to serve{why}"
     return case.rule(Phase.CANARY, found.reason if found else Reason.STARTING, message, requeue_after_s=max(1.0, min(waits)))
 

@@ -14,6 +14,7 @@ from dflash_controller.api import names
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.trial_state import Trial
 from dflash_controller.planning.state.engine_exits import followed, pods_of, rebased
+from dflash_controller.planning.state.fetches import arrives, arriving
 from dflash_controller.planning.state.pod_trouble_cases import Kind
 from dflash_controller.planning.state.pod_troubles import CANNOT_START_S, Trouble, failing
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -35,6 +36,10 @@ def ticked(state: ReconcileState, candidate: Revision, trial: Trial, found: Trou
         trial = replace(trial, stable_down_since=None)
     if trial.served_at is not None:
         return trial
+    if arriving(state, candidate.hash):
+        # The start-up budget begins when the weights are there. Pods of a group may have exited while they waited for one another.
+        restarts = sum(pod.restarts for pod in pods if not (pod.terminating or pod.fetching))
+        return replace(rebased(trial, pods), restarts=restarts, cannot_start_since=None, loading_since=None)
     kind = found.kind if found else None
     cannot_start = _since(trial.cannot_start_since, now) if kind is Kind.CANNOT_START else None
     loading = trial.loading_since
@@ -88,7 +93,7 @@ def stable_down_left_s(state: ReconcileState, stable: Revision, trial: Trial) ->
     """
     pods = state.pods(stable.hash)
     workers_fail = any(failing(pod) for pod in pods_of(state, stable) if pod.role == names.ROLE_WORKER and not pod.terminating)
-    fails = bool(pods) and all(failing(pod) or workers_fail for pod in pods)
+    fails = bool(pods) and all((failing(pod) and not arrives(state, pod)) or workers_fail for pod in pods)
     return _left_s(state, trial.stable_down_since, STABLE_FAILING_S if fails else progress_deadline_s(stable.resolved))
 
 

@@ -16,6 +16,9 @@ from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.state.child_ownership import controller
 from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 
+STORAGE_FIELDS = ("spec.storage.emptyDir.sizeLimit", "spec.podTemplate.resources.limits.ephemeral-storage")
+"""Fields whose values may be too small for the weights."""
+
 
 def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:
     """Returns the problems of the spec, given what the catalog knows about its models."""
@@ -42,6 +45,8 @@ def unresolved(problems: Sequence[Problem], spec: Spec, context: PlannerInputs) 
         return Blocker(Reason.DRAFTER_MISMATCH, _listed(problems))
     if all(problem.field.startswith("spec.engine.") for problem in problems):
         return engine_unsupported(problems)
+    if all(problem.field in STORAGE_FIELDS for problem in problems):
+        return invalid(problems)
     known = context.catalog.find(spec.target.model) is not None
     return Blocker(Reason.INVALID_SPEC if known else Reason.PAIR_UNKNOWN, _listed(problems))
 
@@ -120,6 +125,14 @@ def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
         return Blocker(Reason.QUOTA_EXCEEDED, f"A quota of the namespace is used up: {message}. Raise it, or free what it counts")
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
+    if "must specify a volume type" in message or ("volumes" in message and ".image: field not declared in schema" in message):
+        # An API server without image volumes drops the source of the volume. Every other kind of source is older.
+        return Blocker(
+            Reason.INVALID_SPEC,
+            f"spec.storage.image: the cluster has no image volumes: {message}. They need Kubernetes 1.31 with the feature gate ImageVolume "
+            "(on by default from 1.35) in the API server and the kubelets, and a container runtime that has them (containerd 2.1, CRI-O "
+            "1.31). Enable them, or use a persistentVolumeClaim with readOnly",
+        )
     if ": .status." in message and "not declared in schema" in message:
         return Blocker(
             Reason.DEFINITION_OUTDATED,

@@ -66,7 +66,7 @@ class PlannerInputs:
     probes: tuple[ProbeRun, ...] = ()
     """Answers of the probe that has just finished."""
     fetching: Mapping[str, FetchProgress] = field(default_factory=dict)
-    """How far the pods of prefetch Jobs are, by pod."""
+    """How far the pods are that fetch weights, by pod: those of prefetch Jobs and of engines."""
     probe_error: str | None = None
     """Why the probe failed to run; None if it did not fail."""
     probe_waited_s: Mapping[str, float] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revisio
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
 from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, crash_loop_after, exits, pods_of
+from dflash_controller.planning.state.fetches import arrives
 from dflash_controller.planning.state.pod_trouble_cases import Case, Kind
 from dflash_controller.planning.state.prefetch_progress import reason_of
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -137,6 +138,8 @@ def _of_pod(state: ReconcileState, pod: Pod) -> Trouble | None:
         return _ended(pod)
     if pod.unschedulable:
         return _unscheduled(pod)
+    if arrives(state, pod):
+        return None  # What failed before is over.
     waited_s = (state.context.now - pod.scheduled_since).total_seconds() if pod.scheduled_since else 0.0
     if case := _container_case(pod):
         said = pod.message.removeprefix(f"{pod.container}: ") if pod.message else pod.waiting_reason or ""

@@ -15,7 +15,7 @@ from dflash_controller.engines.resolve import Published, resolve
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.hub import NO_QUESTIONS, HubAnswer, ModelFacts, ModelQuestions
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
-from dflash_controller.planning.revisions import model_commits
+from dflash_controller.planning.revisions import measured_rates, model_commits
 from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
 from dflash_controller.planning.revisions.model_commits import ModelChoice, PartName
 from dflash_controller.planning.revisions.revision import Revision
@@ -84,7 +84,8 @@ class _Resolver:
             return blocker
         if not isinstance(outcome, Resolved):
             return self._without_problems(outcome)
-        return model_commits.with_commits(self._spec, outcome, found, self._state.stable)
+        committed = model_commits.with_commits(self._spec, outcome, found, self._state.stable)
+        return measured_rates.with_measured(committed, revision_inputs(self._spec), self._state.records)
 
     def _drafter(self) -> str | None:
         known = self._state.context.catalog.find(self._spec.target.model)

@@ -18,7 +18,7 @@ from dflash_controller.planning.state.reconcile_state import ReconcileState
 from dflash_controller.planning.status.conditions import by_tuner, conditions, unfinished
 from dflash_controller.planning.status.notices import notices
 from dflash_controller.planning.status.tuning import tuning_status
-from dflash_controller.render.startup import startup_budget_s
+from dflash_controller.render.startup import budget_reason, startup_budget_s
 
 REVISIONS_SHOWN = 20
 SHOWN_FOR = timedelta(seconds=60)
@@ -46,6 +46,7 @@ def status(state: ReconcileState) -> dict[str, Any]:
         "drafter": in_force.resolved.drafter.model if in_force else None,
         "drafterRevision": _revision(in_force.resolved.drafter) if in_force else None,
         "startupBudgetSeconds": startup_budget_s(in_force.resolved) if in_force else None,
+        "startupBudgetReason": budget_reason(in_force.resolved) if in_force else None,
         "effectiveMaxConcurrency": effective(stable, metrics) if stable else None,
         "metrics": metrics,
         "tuning": tuning_status(state),

@@ -10,6 +10,7 @@ from dflash_controller.api import defaults
 from dflash_controller.api.conditions import ConditionStatus, ConditionType, Reason, get_condition, set_condition
 from dflash_controller.model.metrics_health import NOT_MEASURED
 from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState
+from dflash_controller.planning.state.fetches import arrives, arriving, told
 from dflash_controller.planning.state.plan import Part
 from dflash_controller.planning.state.pod_troubles import deadline_exceeded, failing, pod_failure
 from dflash_controller.planning.state.reconcile_state import ReconcileState
@@ -97,10 +98,12 @@ def _loading(state: ReconcileState) -> tuple[Reason, str] | None:
         return None
     pool = state.pool(target.hash)
     untried = state.candidate is not None
-    loading = any(not pod.serving and not failing(pod) for pod in state.pods(target.hash))
+    loading = any(not pod.serving and (not failing(pod) or arrives(state, pod)) for pod in state.pods(target.hash))
     if pool.serving < replicas and (untried or pool.existing < replicas or loading):
         if found := pod_failure(state, target.hash):
             return (found.reason, f"{pool.serving} of {replicas} serving. {found.message}")
+        if fetching := told(state, target.hash):
+            return (Reason.STARTING, f"{pool.serving} of {replicas} serving. {fetching}")
         return (Reason.STARTING, f"{pool.serving} of {replicas} serving; an engine may take {_budget(target)} to load")
     return None
 
@@ -225,7 +228,7 @@ def stalled(state: ReconcileState) -> Verdict:
     found = pod_failure(state, target.hash)
     if found and found.terminal:
         return (True, found.reason, found.message)
-    if deadline_exceeded(state, target.hash):
+    if deadline_exceeded(state, target.hash) and not arriving(state, target.hash):
         reason, message = (found.reason, f". {found.message}") if found else (Reason.ENGINE_FAILING, "")
         return (True, reason, f"{target.name} made no progress within its start-up budget{message}")
     return (False, Reason.NOT_STALLED, "No action is needed")

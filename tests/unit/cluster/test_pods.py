@@ -269,6 +269,14 @@ def test_the_report_of_a_failed_fetch_is_read() -> None:
     assert fetching({"running": {}}, REPORTED).fetch is FetchReason.GATED, "told until it is done"
 
 
+def test_a_pod_fetches_while_its_container_for_that_runs() -> None:
+    assert fetching({"running": {"startedAt": "2026-11-28T10:00:00Z"}}, REPORTED).fetching
+    assert not fetching({"waiting": {"reason": "CrashLoopBackOff"}}, REPORTED).fetching
+    assert not fetching({"terminated": {"exitCode": 0, "reason": "Completed"}}).fetching
+    other = {"name": "weights", "restartCount": 0, "state": {"running": {}}}
+    assert not project(raw({"phase": "Pending", "initContainerStatuses": [other]})).fetching
+
+
 def test_a_fetch_that_is_done_has_no_failure_any_more() -> None:
     pod = fetching({"terminated": {"exitCode": 0, "reason": "Completed"}}, REPORTED)
     assert (pod.fetch, pod.message, pod.exit_code) == (None, None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash_controller.api.names import child_labels
+from dflash_controller.render.network_policy import network_policy
 from tests.support.render_inputs import NAMESPACE, deployment, pod_templates, rendered
 
 TWO_NODES: dict[str, Any] = {"parallelism": {"tensor": 16, "nodes": 2}}
@@ -72,6 +73,8 @@ def test_the_policy_opens_the_serving_port_to_all_and_the_rest_to_the_group_only
     assert single["ingress"] == [port]
     assert multi["ingress"] == [port, {"from": [{"podSelector": multi["podSelector"]}]}]
     assert single["policyTypes"] == ["Ingress"]
+    fetched = network_policy("chat", "models", multi_node=False, fetches=True)["spec"]["ingress"]
+    assert fetched == [{"ports": [*port["ports"], {"port": 8090, "protocol": "TCP"}]}], "its progress is read"
 
 
 def test_the_service_port_is_the_engines_and_its_live_fields_are_the_users() -> None:

@@ -12,6 +12,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import OperatorDefaults, Resolved
 from dflash_controller.fetch.program import parser
 from dflash_controller.fetch.selection import parse_wanted
+from dflash_controller.model.fetch_progress import LIMIT_VARIABLE, PORT
 from dflash_controller.planning.revisions.rendering import render
 from dflash_controller.render.prefetch import prefetch_jobs
 from tests.support.render_inputs import NAMESPACE, REVISION, deployment, parsed, pod_templates, resolved
@@ -219,3 +220,36 @@ def test_rules_about_the_target_know_its_name_whatever_the_path(engine: str) -> 
     request = facts.launch_request(_speculation(facts))
     assert (request.target.model, request.target_source.model) == ("Qwen/Qwen3.5-9B", "/models/target")
     assert list(ENGINES[engine].problems(request)) == []
+
+
+@pytest.mark.parametrize(
+    ("storage", "resources", "limit"),
+    [
+        ({"emptyDir": {}}, {}, None),
+        ({"emptyDir": {"sizeLimit": "100Gi"}}, {}, 100 * 2**30),
+        ({"emptyDir": {"sizeLimit": "100Gi"}}, {"limits": {"ephemeral-storage": "50Gi"}}, 50 * 2**30),
+        ({"emptyDir": {}}, {"limits": {"ephemeral-storage": "50Gi"}}, 50 * 2**30),
+        (CLAIM, {"limits": {"ephemeral-storage": "50Gi"}}, None),
+    ],
+)
+def test_the_program_is_told_what_an_emptydir_may_hold(storage: dict[str, Any], resources: dict[str, Any], limit: int | None) -> None:
+    [init] = pod(pinned(storage=storage, podTemplate={"resources": resources}))["initContainers"]
+    assert environment(init).get(LIMIT_VARIABLE) == (None if limit is None else str(limit))
+    assert f"--listen={PORT}" in init["args"]
+    assert init["ports"] == [{"name": "progress", "containerPort": PORT, "protocol": "TCP"}]
+
+
+def test_an_image_that_holds_the_weights_is_mounted_read_only_and_loaded_offline() -> None:
+    reference = "registry.example.com/weights/qwen@sha256:" + "2" * 64
+    obj = pinned(storage={"image": {"reference": reference, "pullPolicy": "IfNotPresent"}})
+    template = pod_templates(workload(obj))["engine"]
+    kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **template}, "1.35", strict=True)
+    found = template["spec"]
+    assert "initContainers" not in found
+    assert {"name": "storage", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}} in found["volumes"]
+    [container] = found["containers"]
+    assert {"name": "storage", "mountPath": "/var/lib/dflash", "readOnly": True} in container["volumeMounts"]
+    assert environment(container)["HF_HOME"] == "/var/lib/dflash/huggingface"
+    assert environment(container)["HF_HUB_OFFLINE"] == "1"
+    assert "TRITON_CACHE_DIR" not in environment(container), "nothing can be written there"
+    assert prefetch_jobs("qwen", NAMESPACE, REVISION, parsed(obj), resolved(obj, DEFAULTS), ["n1"]) == []

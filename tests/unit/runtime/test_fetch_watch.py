@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dflash_controller.api import names
 from dflash_controller.fetch.listen import serve
 from dflash_controller.model.fetch_progress import FetchProgress, parse_progress
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
@@ -19,17 +18,17 @@ KEY = Key("models", "chat")
 HALF = FetchProgress("Fetching acme/x", 5, 10, 1.0, 5.0)
 
 
-def pod(name: str = "chat-fetch-1", ip: str | None = "127.0.0.1", role: str = names.ROLE_PREFETCH, phase: str = "Running") -> Pod:
+def pod(name: str = "chat-fetch-1", ip: str | None = "127.0.0.1") -> Pod:
     return Pod(
         name=name,
         uid=name,
         resource_version="1",
         revision="r1",
-        role=role,
+        role="engine",
         node="n1",
         ip=ip,
-        phase=phase,
-        ready=True,
+        phase="Pending",
+        ready=False,
         ready_since=None,
         terminating=False,
         restarts=0,
@@ -37,6 +36,7 @@ def pod(name: str = "chat-fetch-1", ip: str | None = "127.0.0.1", role: str = na
         message=None,
         unschedulable=None,
         unschedulable_since=None,
+        fetching=True,
     )
 
 
@@ -102,12 +102,28 @@ def test_a_change_is_told_once_a_minute_at_most_and_the_end_is_noticed() -> None
     assert [at for at, _ in pods.asked] == [5, 65, 125, 185, 245]
 
 
+def test_what_pods_said_is_forgotten_when_none_answers_any_more() -> None:
+    pods, told = Pods(HALF), list[float]()
+
+    async def story() -> None:
+        watch = FetchWatch(lambda key: told.append(asyncio.get_running_loop().time()), pods.read, first_s=5, every_s=60)
+        watch.follow(snapshot(pod()))
+        await asyncio.sleep(170)
+        assert watch.progress(KEY) == {"chat-fetch-1": HALF}
+        await asyncio.sleep(60)
+        assert watch.progress(KEY) == {}
+        await asyncio.sleep(600)
+
+    run_in_virtual_time(story())
+    assert told == [5, 185], "once"
+
+
 def test_only_pods_that_fetch_are_asked_and_not_too_many_of_them() -> None:
     pods = Pods()
 
     async def story() -> None:
         watch = FetchWatch(lambda key: None, pods.read, first_s=5, every_s=60)
-        watch.follow(snapshot(pod(role="engine"), pod(ip=None), pod(phase="Pending"), replace(pod(), terminating=True)))
+        watch.follow(snapshot(replace(pod(), fetching=False), pod(ip=None), replace(pod(), terminating=True)))
         await asyncio.sleep(100)
         assert pods.asked == []
         watch.follow(snapshot(*(pod(f"p{number:02}", f"127.0.1.{number}") for number in range(30))))

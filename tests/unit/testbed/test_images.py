@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import kubernetes
 import pytest
 
 from dflash_controller.engines.releases import TABLE
@@ -47,6 +50,26 @@ def test_the_table_of_releases_is_that_of_the_contract_tests() -> None:
 def test_the_extras_install_the_newest_tested_release() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {name: extras[name] for name in TABLE} == {name: [f"{name}=={releases.default}"] for name, releases in TABLE.items()}
+
+
+def test_what_the_build_deletes_of_the_kubernetes_client_nothing_of_the_operator_imports(tmp_path: Path) -> None:
+    """The build runs the same program. The package here is made of links, so that only links are deleted."""
+    package = Path(kubernetes.__file__).parent
+    shutil.copytree(package, tmp_path / "kubernetes", copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    operator = str(ROOT / "operator" / "main.py")
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said = run(str(IMAGES / "trim.py"), operator)
+    assert int(said.split()[0]) > 50, said
+    again = run(str(IMAGES / "trim.py"), operator)
+    assert int(again.split()[0]) == 0, "every module of the operator can still be imported, and needs what it needed before"
+    used = run("-c", "import kubernetes; from kubernetes.aio.dynamic import DynamicClient; print(kubernetes.__file__)")
+    assert used.strip().startswith(str(tmp_path))
 
 
 def test_the_bill_of_materials_names_every_installed_package_with_its_version() -> None:

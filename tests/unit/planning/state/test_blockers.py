@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dflash_controller.api.conditions import Reason
 from dflash_controller.planning.state.blockers import refused_write
 
 _TYPED = "failed to create typed patch object (ns/x; {}): {}: field not declared in schema"
@@ -23,3 +24,18 @@ _TYPED = "failed to create typed patch object (ns/x; {}): {}: field not declared
 )
 def test_a_refusal_is_named_by_whose_matter_it_is(message: str, forbidden: bool, passing: bool, reason: str) -> None:
     assert refused_write(message, forbidden=forbidden, passing=passing).reason == reason
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Deployment.apps "chat-r1" is invalid: spec.template.spec.volumes[1]: Required value: must specify a volume type',
+        'failed to create typed patch object: .spec.template.spec.volumes[name="storage"].image: field not declared in schema',
+    ],
+    ids=["feature gate off", "older release"],
+)
+def test_a_cluster_without_image_volumes_is_named_with_the_remedy(message: str) -> None:
+    found = refused_write(message, forbidden=False, passing=False)
+    assert found.reason is Reason.INVALID_SPEC
+    assert found.message.startswith(f"spec.storage.image: the cluster has no image volumes: {message}")
+    assert "persistentVolumeClaim with readOnly" in found.message
