@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "validate": ("validate", "Check files as the API server and the operator would, without a cluster."),
     "render": ("render", "Show command lines and objects, with the source of each argument."),
     "diff": ("diff", "Compare what a spec asks for with what runs."),
+    "status": ("status", "Show what deployments run and measure, their rollouts, the last decisions."),
+    "explain": ("explain", "Explain a block size: curves, expected gain, what would change it."),
 }
 """Module below ``commands`` and help in one line, by name."""
 _NO_FILES, _FILES = 4, 0
