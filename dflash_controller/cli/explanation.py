@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash_controller.api import defaults
-from dflash_controller.api.defaults import TuningPolicy, speculation_of
+from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.types import Spec
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.tuner.acceptance import Acceptance
@@ -159,6 +159,7 @@ def of_log(decision: Mapping[str, Any], message: str, at: str) -> Picture:
     except (KeyError, TypeError) as error:
         raise ValueError(f"the inputs cannot be read: {error!r}") from error
     inputs = found.tuner_inputs
+    message = message.partition(": tuner: ")[2] or message
     said = Said(again.state, again.reason.value, message or again.message, _label(again.recommendation), again.numbers, at)
     return _picture(
         f"{decision.get('namespace')}/{decision.get('deployment')}",
@@ -178,7 +179,11 @@ def of_log(decision: Mapping[str, Any], message: str, at: str) -> Picture:
 def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, now_s: float) -> Picture:
     """Returns the picture of a deployment as it is now: the curve that is stored with its active revision, load and acceptance of now."""
     resolved, tuning, metrics = stable.resolved, status.get("tuning") or {}, status.get("metrics") or {}
-    policy, prior, current = defaults.effective_tuning(spec, resolved.trained_block_size), prior_of(resolved), stable.speculation.max_block_size
+    policy, prior, current = (
+        defaults.effective_tuning(spec, resolved.trained_block_size),
+        prior_of(resolved),
+        stable.speculation.max_block_size,
+    )
     learned = _stored(stable, prior).learned(now_s, policy.window_s)
     if metrics.get("concurrency"):
         learned = replace(learned, loads=(ObservedLoad(float(metrics["concurrency"])),))

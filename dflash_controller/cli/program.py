@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("diff", "Compare what a spec asks for with what runs."),
     "status": ("status", "Show what deployments run and measure, their rollouts, the last decisions."),
     "explain": ("explain", "Explain a block size: curves, expected gain, what would change it."),
+    "rollout": ("rollout", "Follow and steer rollouts: status, history, promote, abort, undo, pin, …"),
 }
 """Module below ``commands`` and help in one line, by name."""
 _NO_FILES, _FILES = 4, 0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -85,8 +83,7 @@ def _of_log(file: str, deployment: str | None, output: str) -> tuple[Picture, in
 
     if deployment and deployment.count("/") != 1:
         raise failures.Failure(f"--deployment {deployment} is not of the form NAMESPACE/NAME")
-    with _opened(file) as log:
-        lines = list(log)
+    lines = _lines(file)
     report = Report(deployment)
     report.read(lines)
     if not report.total:
@@ -109,19 +106,15 @@ def _of_log(file: str, deployment: str | None, output: str) -> tuple[Picture, in
     return picture, failures.NEGATIVE if report.wrong else failures.OK
 
 
-@contextmanager
-def _opened(file: str) -> Iterator[TextIO]:
+def _lines(file: str) -> list[str]:
     if file == "-":
         if sys.stdin.isatty():
             raise failures.Failure("the operator's log is expected on standard input")
-        yield sys.stdin
-        return
+        return sys.stdin.readlines()
     try:
-        log = open(file, encoding="utf-8", errors="replace")
+        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise failures.Failure(f"{file} cannot be read: {error.strerror}") from error
-    with log:
-        yield log
 
 
 def _print(picture: Picture) -> None:
@@ -188,4 +181,3 @@ def _print_gains(picture: Picture) -> None:
 
 def _title(block: int) -> str:
     return "off" if block <= 1 else f"block {block}"
-
