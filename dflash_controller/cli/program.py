@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("status", "Show what deployments run and measure, their rollouts, the last decisions."),
     "explain": ("explain", "Explain a block size: curves, expected gain, what would change it."),
     "rollout": ("rollout", "Follow and steer rollouts: status, history, promote, abort, undo, pin, …"),
+    "catalog": ("catalog", "List known pairs of target and drafter, and where they fit."),
 }
 """Module below ``commands`` and help in one line, by name."""
 _NO_FILES, _FILES = 4, 0
