@@ -37,7 +37,11 @@ Expression = Callable[[Scope], Any]
 
 
 class CelError(ValueError):
-    """The expression is outside the part of CEL that is known, or it cannot be evaluated on this object."""
+    """The expression is outside the part of CEL that is known."""
+
+
+class NotEvaluated(CelError):
+    """The expression has no value for this object, for instance because a text is no quantity. The API server refuses the object then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,12 @@ class _Type:
 
 
 def evaluate(expression: str, value: Any) -> Any:
-    """Returns the value of an expression about ``self``. Raises CelError."""
+    """Returns the value of an expression about ``self``. Raises NotEvaluated, or CelError for one that is not known."""
+    function = parsed(expression)
     try:
-        return parsed(expression)({"self": value})
+        return function({"self": value})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise CelError(f"{expression}: {error!r}") from error
+        raise NotEvaluated(str(error)) from error
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +17,7 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from dflash_controller import __version__
 from dflash_controller.api.names import KIND
 from dflash_controller.cli.failures import CLUSTER, USAGE, Failure
+from dflash_controller.cli.where import Where
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.client import Client, Obj
 from dflash_controller.cluster.errors import ApiError, Forbidden, NotFound, Unavailable
@@ -27,16 +27,6 @@ FIELD_MANAGER = "kubectl-dflash"
 CONNECTIONS = 8
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """What the options of a command say about the cluster; None where they say nothing."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-    timeout_s: float = 30.0
 
 
 class Cluster:

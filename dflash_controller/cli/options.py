@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dflash_controller.cli.printing import FORMATS
+from dflash_controller.cli.where import Where
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,9 +58,6 @@ def cluster(function: F) -> F:
     def wrapped(
         *arguments: Any, kubeconfig: str | None, context: str | None, namespace: str | None, request_timeout: float, **others: Any
     ) -> Any:
-        # Only here: the client of the API server takes longer to import than everything else.
-        from dflash_controller.cli.connection import Where
-
         return function(*arguments, where=Where(kubeconfig, context, namespace, request_timeout), **others)
 
     return wrapped  # type: ignore[return-value]
@@ -67,7 +65,7 @@ def cluster(function: F) -> F:
 
 def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Completes names of DFlashDeployments. Whatever goes wrong, there is just nothing to complete."""
-    from dflash_controller.cli.connection import Cluster, Where
+    from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.failures import Failure
     from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 

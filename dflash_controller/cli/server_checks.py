@@ -226,7 +226,12 @@ def _below(path: str, name: str) -> str:
 
 def _rules(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[Refusal]:
     for rule in schema.get(_RULES, ()):
-        if not cel.evaluate(rule["rule"], value):
+        try:
+            holds = cel.evaluate(rule["rule"], value)
+        except cel.NotEvaluated as error:
+            yield Refusal(path, f"Invalid value: {json.dumps(_kind(value))}: {error}")
+            continue
+        if not holds:
             message = cel.evaluate(rule["messageExpression"], value) if "messageExpression" in rule else rule["message"]
             whole = isinstance(value, list | Mapping)
             said = message if whole else f"Invalid value: {_shown(value)}: {message}"

@@ -46,7 +46,11 @@ class Fits:
             return self.why
         if self.requests == 0:
             return "does not fit"
-        return f"{self.requests} of {self.asked} requests of {LEAST_CONTEXT} tokens" if self.requests < self.asked else f"all {self.asked} requests"
+        return (
+            f"{self.requests} of {self.asked} requests of {LEAST_CONTEXT} tokens"
+            if self.requests < self.asked
+            else f"all {self.asked} requests"
+        )
 
 
 @options.command("catalog", _EXAMPLES)

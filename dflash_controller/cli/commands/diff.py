@@ -13,7 +13,7 @@ from dflash_controller.cli.resolution import operator_defaults
 
 if TYPE_CHECKING:
     from dflash_controller.cli.comparison import Difference
-    from dflash_controller.cli.connection import Where
+    from dflash_controller.cli.where import Where
 
 _EXAMPLES = """
 # What would happen if this file was applied

@@ -12,8 +12,8 @@ import click
 from dflash_controller.cli import failures, options, printing
 
 if TYPE_CHECKING:
-    from dflash_controller.cli.connection import Where
     from dflash_controller.cli.explanation import Picture
+    from dflash_controller.cli.where import Where
 
 _EXAMPLES = """
 # Why a deployment has its block size, by what is known now

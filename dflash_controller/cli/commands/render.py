@@ -13,8 +13,8 @@ from dflash_controller.cli.checks import check
 from dflash_controller.cli.resolution import Made, make, operator_defaults
 
 if TYPE_CHECKING:
-    from dflash_controller.cli.connection import Where
     from dflash_controller.cli.rendered import Container, Rendered
+    from dflash_controller.cli.where import Where
 
 _EXAMPLES = """
 # What the operator would create for a file, without a cluster

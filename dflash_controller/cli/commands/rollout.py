@@ -13,9 +13,10 @@ import click
 from dflash_controller.cli import failures, options, printing
 
 if TYPE_CHECKING:
-    from dflash_controller.cli.connection import Cluster, Where
+    from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
     from dflash_controller.cli.steering import Action, Situation
+    from dflash_controller.cli.where import Where
 
 _ENDS = {"Completed": failures.OK, "RolledBack": failures.NEGATIVE, "Superseded": failures.NEGATIVE, "Held": failures.NEGATIVE}
 """Phases at which ``status --wait`` ends, with its status."""

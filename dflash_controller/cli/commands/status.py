@@ -14,7 +14,8 @@ from dflash_controller.cli import failures, options, printing
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dflash_controller.cli.connection import Cluster, Where
+    from dflash_controller.cli.connection import Cluster
+    from dflash_controller.cli.where import Where
 
 _EXAMPLES = """
 # All deployments of the namespace, or of all namespaces

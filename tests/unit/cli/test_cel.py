@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.api.crd import crd
-from dflash_controller.cli.cel import CelError, evaluate, parsed
+from dflash_controller.cli.cel import CelError, NotEvaluated, evaluate, parsed
 from dflash_controller.engines import ENGINES
 
 
@@ -38,8 +38,14 @@ def test_expressions(expression: str, value: Any, result: Any) -> None:
 
 @pytest.mark.parametrize("expression", ["self.map(x, x)", "timestamp(self)", "self ~ 1", "(self", "self.a.all(", "has(1)", "1 1"])
 def test_what_is_not_known_is_an_error_and_not_true(expression: str) -> None:
-    with pytest.raises(CelError):
+    with pytest.raises(CelError) as refused:
         evaluate(expression, {"a": []})
+    assert not isinstance(refused.value, NotEvaluated)
+
+
+def test_a_value_that_an_expression_cannot_be_evaluated_on() -> None:
+    with pytest.raises(NotEvaluated, match="not a quantity"):
+        evaluate("quantity(self) == 1", "")
 
 
 def rules(node: Any) -> Iterator[str]:
