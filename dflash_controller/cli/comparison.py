@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
-
 from dflash_controller.analysis.gates import applicable
 from dflash_controller.api import defaults
+from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.problem import Problem
@@ -76,7 +75,8 @@ class Difference:
         if not parts:
             return ()
         change = Change(parts, self.after.speculation.max_block_size, self.before.speculation.max_block_size)
-        return (*applicable(change), *(("text",) if parts <= TEXT_STAYS else ()))
+        found = applicable(change)
+        return (*(name for name in GATE_SPECS if name in found), *(("text",) if parts <= TEXT_STAYS else ()))
 
     def summary(self) -> str:
         """Returns in a sentence what the operator would do."""
@@ -194,6 +194,7 @@ def _shown(value: Any) -> str:
 
 
 def _comparable(record: Revision) -> Mapping[str, Any]:
-    """Returns the workload without the revision's name, which always differs."""
-    found: Mapping[str, Any] = yaml.safe_load(as_yaml(record.workload).replace(record.hash, "REVISION"))
+    """Returns the workload with its keys sorted, as they are stored, and without the revision's name, which always differs."""
+    text = json.dumps(record.workload, sort_keys=True).replace(record.hash, "REVISION")
+    found: Mapping[str, Any] = json.loads(text)
     return found

@@ -55,7 +55,8 @@ def _steps(axis: Any, picture: Picture) -> None:
         axis.plot(loads, [picture.milliseconds(block, load) for load in loads], color=color, label=label)
         points = [point for point in picture.learned.points if point.block == block]
         axis.plot([point.concurrency for point in points], [1000 * point.seconds for point in points], "o", color=color)
-    axis.set(title="Step time (points: measured)", xlabel="requests per replica", ylabel="ms per verify step", xscale="log")
+    axis.set(title="Step time (points: measured)", xlabel="requests per replica", ylabel="ms per verify step")
+    _by_doublings(axis)
     axis.legend()
 
 
@@ -67,8 +68,14 @@ def _gains(axis: Any, picture: Picture) -> None:
     if picture.concurrency is not None:
         axis.axvline(picture.concurrency, color="grey", linestyle=":", label="load now")
     axis.axhline(picture.policy.min_gain_percent, color="grey", linestyle="--", label="spec.tuning.minGainPercent")
-    axis.set(title="Expected gain over the active block size", xlabel="requests per replica", ylabel="% tokens per second", xscale="log")
+    axis.set(title="Expected gain over the active block size", xlabel="requests per replica", ylabel="% tokens per second")
+    _by_doublings(axis)
     axis.legend()
+
+
+def _by_doublings(axis: Any) -> None:
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
 
 
 def _fine(picture: Picture) -> list[float]:

@@ -80,6 +80,16 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     return made
 
 
+def grid(columns: int) -> Table:
+    """Returns a table without head and lines, whose cells are folded."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(columns):
+        made.add_column(overflow="fold")
+    return made
+
+
 def show(*parts: Any) -> None:
     """Prints text or tables. Text is taken as it is, without mark-up."""
     for part in parts:

@@ -118,7 +118,6 @@ def row(obj: Mapping[str, Any]) -> list[str]:
     status = obj.get("status") or {}
     metrics, phase = status.get("metrics") or {}, (status.get("rollout") or {}).get("phase", "")
     return [
-        obj["metadata"]["namespace"],
         obj["metadata"]["name"],
         str(condition(obj, "Ready").get("status", "Unknown")),
         str(status.get("serving", "")),
@@ -126,7 +125,7 @@ def row(obj: Mapping[str, Any]) -> list[str]:
         _number(metrics.get("acceptanceLength")),
         _number(metrics.get("tokensPerSecond")),
         phase,
-        headline(obj)[0],
+        str(condition(obj, "Ready").get("reason", "")),
     ]
 
 

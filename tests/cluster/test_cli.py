@@ -73,7 +73,8 @@ def test_a_person_follows_and_steers_rollouts(
     assert f"chat in {namespace}: Ready=True" in out
     assert "2/2 serving" in out
     assert old in out
-    assert dflash("status")[1].split()[9:13] == [namespace, "chat", "True", "2/2"]
+    assert dflash("status")[1].split()[8:11] == ["chat", "True", "2/2"]
+    assert namespace in dflash("status", "--all-namespaces")[1]
 
     # Nothing differs; then a file asks for another drafter.
     assert dflash("diff", "chat")[0] == failures.OK
@@ -158,8 +159,23 @@ def test_context_and_namespace_are_those_of_kubectl(
     second.write_text(yaml.safe_dump({**config, "contexts": [context, own]}), encoding="utf-8")
     monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'absent'}:{second}")
     assert run(["status"]) == 0
-    assert namespace in capsys.readouterr().out
+    assert "chat" in capsys.readouterr().out
     assert run(["status", "--context", context["name"], "-n", "default"]) == 0
     assert "No DFlashDeployment in namespace default." in capsys.readouterr().out
     assert run(["status", "--context", "other"]) == failures.USAGE
     assert "mine" in capsys.readouterr().err
+
+
+def test_doctor_finds_what_a_cluster_lacks(cluster: Cluster, namespace: str, dflash: Dflash) -> None:
+    status, out, _ = dflash("doctor", "-o", "json")
+    found = {item["name"]: item for item in json.loads(out)}
+    assert (status, found["operator"]["result"]) == (failures.NEGATIVE, "FAILED"), "the operator of the test bed is no Deployment"
+    for name in ("Kubernetes", "CustomResourceDefinition", "GPU nodes", "your rights"):
+        assert found[name]["result"] == "ok", found[name]
+    assert "NVIDIA-B200" in found["GPU nodes"]["text"]
+    assert {found[name]["result"] for name in ("storage classes", "PodMonitor", "Prometheus")} == {"advice"}
+    cluster.wait_for_service_account(namespace)
+    stranger = cluster.service_account_kubeconfig(namespace, "default")
+    found = {item["name"]: item for item in json.loads(dflash("doctor", "-o", "json", kubeconfig=stranger)[1])}
+    assert found["CustomResourceDefinition"]["result"] == found["GPU nodes"]["result"] == "unknown"
+    assert "you may not patch dflashdeployments" in found["your rights"]["text"]

@@ -80,15 +80,15 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
     if not items:
         place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
         return [f"No DFlashDeployment in {place}."]
-    table = printing.table("namespace", "name", "ready", "replicas", "block", "accepted", "tokens/s", "phase", "state")
+    place = ["namespace"] if everywhere else []
+    table = printing.table(*place, "name", "ready", "replicas", "block", "accepted", "tokens/s", "phase", "reason")
     for item in items:
-        table.add_row(*screen.row(item))
+        table.add_row(*([item["metadata"]["namespace"]] if everywhere else []), *screen.row(item))
     return [table]
 
 
 def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime) -> list[RenderableType]:
     """Returns the screen of one deployment."""
-    from rich.table import Table
     from rich.text import Text
 
     from dflash_controller.cli import screen
@@ -98,23 +98,27 @@ def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime) -> lis
     parts: list[RenderableType] = [Text(f"{metadata['name']} in {metadata['namespace']}: {state}", style="bold")]
     if message:
         parts.append(Text(message))
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid = printing.grid(2)
     for title, value in screen.facts(obj, now):
         grid.add_row(Text(title, style="cyan"), Text(value))
     parts += [Text(""), grid]
     if rollout := screen.rollout(obj, now):
         parts += [Text(""), Text("Rollout", style="bold"), Text(rollout)]
     if lines := screen.verdicts(obj):
-        verdicts = Table.grid(padding=(0, 2, 0, 0))
+        narrow = printing.narrow()
+        verdicts = printing.grid(3 if narrow else 4)
         for line in lines:
             color = _COLORS.get(line.verdict, "")
             shown = line.verdict if line.judged else f"{line.verdict} (not judged)"
-            verdicts.add_row(Text(line.metric), Text(shown, style=color), Text(line.bar, style=color), Text(line.text))
+            cells = [Text(line.metric), Text(shown, style=color), Text(line.bar, style=color)]
+            verdicts.add_row(*cells, *([] if narrow else [Text(line.text)]))
         parts.append(verdicts)
+        if narrow:
+            parts += [Text(f"{line.metric}: {line.text}") for line in lines]
     if found := screen.notices(obj):
         parts += [Text(""), Text("Notices", style="bold"), *map(Text, found)]
     if last := list(screen.decisions(events, now)):
-        table = Table.grid(padding=(0, 2, 0, 0))
+        table = printing.grid(3)
         for when, reason, text in last:
             table.add_row(Text(when), Text(reason), Text(text))
         parts += [Text(""), Text("Last decisions", style="bold"), table]
