@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "rollout": ("rollout", "Follow and steer rollouts: status, history, promote, abort, undo, pin, …"),
     "catalog": ("catalog", "List known pairs of target and drafter, and where they fit."),
     "doctor": ("doctor", "Check whether the cluster is ready."),
+    "diagnose": ("diagnose", "Collect what a bug report needs, without secrets."),
 }
 """Module below ``commands`` and help in one line, by name."""
 _NO_FILES, _FILES = 4, 0

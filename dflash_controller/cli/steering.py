@@ -104,15 +104,23 @@ def abort(now: Situation) -> Action:
 
 
 def undo(now: Situation, to: str | None) -> Action:
-    """Returns the change of the spec back to what an earlier revision was made from. Raises Failure if there is none."""
+    """Returns the change of the spec back to what an earlier revision was made from. Raises Failure if there is none.
+
+    By default that is the active revision if the spec asks for another one, else the last one that served before it.
+    """
     stable = now.stored.stable
     earlier = [
         record for record in now.stored.records if record.state in (RevisionState.RETIRED, RevisionState.STABLE) and record != stable
     ]
-    record = now.record(to) if to else max(earlier, key=lambda found: found.number, default=None)
+    if to:
+        record: Revision | None = now.record(to)
+    elif stable is not None and _back_to(now, stable):
+        record = stable
+    else:
+        record = max(earlier, key=lambda found: found.number, default=None)
     if record is None:
         raise Failure(f"{now.name} has no earlier revision that served", status=NEGATIVE)
-    patch = merge_patch(_asked(revision_inputs(now.spec), now.spec.block_size), _asked(record.inputs, record.block_size_as_written))
+    patch = _back_to(now, record)
     if not patch:
         raise Failure(f"the spec of {now.name} asks for {record.name} already", status=NEGATIVE)
     if record == stable:
@@ -192,6 +200,13 @@ def _operation(now: Situation, operation: str, record: Revision, says: Sequence[
 
 def _annotation(key: str, value: str | None) -> dict[str, Any]:
     return {"metadata": {"annotations": {key: value}}}
+
+
+def _back_to(now: Situation, record: Revision) -> dict[str, Any]:
+    """Returns the merge patch of the spec to what a revision was made from; empty if the spec asks for it already."""
+    if record.same_intent(revision_inputs(now.spec)) and record.block_size_as_written == now.spec.block_size:
+        return {}
+    return merge_patch(_asked(revision_inputs(now.spec), now.spec.block_size), _asked(record.inputs, record.block_size_as_written))
 
 
 def _asked(inputs: Mapping[str, Any], block_size: int | None) -> dict[str, Any]:

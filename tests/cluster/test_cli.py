@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,9 +175,40 @@ def test_doctor_finds_what_a_cluster_lacks(cluster: Cluster, namespace: str, dfl
     for name in ("Kubernetes", "CustomResourceDefinition", "GPU nodes", "your rights"):
         assert found[name]["result"] == "ok", found[name]
     assert "NVIDIA-B200" in found["GPU nodes"]["text"]
-    assert {found[name]["result"] for name in ("storage classes", "PodMonitor", "Prometheus")} == {"advice"}
+    there = {"PodMonitor": "podmonitors" in cluster.kubectl("api-resources", "-o", "name")}
+    there["LeaderWorkerSet"] = "leaderworkersets" in cluster.kubectl("api-resources", "-o", "name")
+    there["storage classes"] = bool(cluster.kubectl("get", "storageclasses", "-o", "name"))
+    assert {name: found[name]["result"] for name in there} == {name: "ok" if yes else "advice" for name, yes in there.items()}
+    assert found["Prometheus"]["result"] == "advice", "nobody says where it is"
     cluster.wait_for_service_account(namespace)
     stranger = cluster.service_account_kubeconfig(namespace, "default")
     found = {item["name"]: item for item in json.loads(dflash("doctor", "-o", "json", kubeconfig=stranger)[1])}
     assert found["CustomResourceDefinition"]["result"] == found["GPU nodes"]["result"] == "unknown"
     assert "you may not patch dflashdeployments" in found["your rights"]["text"]
+
+
+def test_a_bug_report_holds_everything_but_secrets(
+    start_operator: StartOperator, cluster: Cluster, namespace: str, dflash: Dflash, tmp_path: Path
+) -> None:
+    canary = "cAnArY4242zzz"
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"HF_TOKEN": f"hf_{canary}"}}
+    cluster.apply_yaml(secret, namespace)
+    start_operator()
+    spec = spec_of(OLD)
+    env = [{"name": "INNOCENT", "value": canary}, {"name": "NCCL_DEBUG", "value": "WARN"}]
+    engine = {"env": env, "extraArgs": [f"--api-key={canary}"]}
+    deployment = Deployment(cluster, namespace).create(
+        {**spec, "engine": engine, "huggingFace": {"tokenSecretRef": {"name": "hub", "key": "HF_TOKEN"}}}
+    )
+    deployment.wait_done()
+    file = tmp_path / "chat.tar.gz"
+    status, out, _ = dflash("diagnose", "chat", "-o", str(file))
+    assert status == 0
+    with tarfile.open(file) as archive:
+        found = {entry.name: (archive.extractfile(entry) or io.BytesIO()).read().decode() for entry in archive}
+    assert {f"chat/{name}.yaml" for name in ("dflashdeployment", "controllerrevisions", "deployments", "pods", "events")} <= found.keys()
+    assert set(out.split()) == {name.removeprefix("chat/") for name in found}
+    assert [name for name, text in found.items() if canary in text] == []
+    assert "NCCL_DEBUG" in found["chat/controllerrevisions.yaml"]
+    assert "tokenSecretRef" in found["chat/dflashdeployment.yaml"]
+    assert dflash("diagnose", "chat", "-o", str(tmp_path / "no" / "such" / "folder"))[0] == failures.USAGE

@@ -126,7 +126,7 @@ def _abort(name: str, yes: bool, dry_run: bool, where: Where) -> int:
 
 
 def _undo(name: str, to_revision: str | None, yes: bool, dry_run: bool, where: Where) -> int:
-    """Set the spec back to what an earlier revision was made from; by default the last one that served."""
+    """Set the spec back to what a revision was made from; by default the active one, or if the spec asks for that, the one before it."""
     from dflash_controller.cli import steering
 
     return _carry_out(where, name, lambda now: steering.undo(now, to_revision), yes, dry_run)

@@ -80,8 +80,8 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
     if not items:
         place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
         return [f"No DFlashDeployment in {place}."]
-    place = ["namespace"] if everywhere else []
-    table = printing.table(*place, "name", "ready", "replicas", "block", "accepted", "tokens/s", "phase", "reason")
+    first = ["namespace"] if everywhere else []
+    table = printing.table(*first, "name", "ready", "replicas", "block", "accepted", "tokens/s", "phase", "reason")
     for item in items:
         table.add_row(*([item["metadata"]["namespace"]] if everywhere else []), *screen.row(item))
     return [table]

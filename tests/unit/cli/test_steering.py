@@ -84,8 +84,9 @@ def test_undo_sets_back_what_makes_a_revision_and_leaves_the_rest() -> None:
     assert found.patch == {"spec": {"drafter": {"revision": OLD}, "engine": None}}
 
 
-def test_undo_to_what_serves_ends_the_rollout() -> None:
-    found = steering.undo(situation(spec_of("c" * 40), STABLE, CANDIDATE), "rbbbbbbb")
+@pytest.mark.parametrize("to", ["rbbbbbbb", None])
+def test_undo_to_what_serves_ends_the_rollout(to: str | None) -> None:
+    found = steering.undo(situation(spec_of("c" * 40), RETIRED, STABLE, CANDIDATE), to)
     assert found.patch == {"spec": {"drafter": {"revision": NEW}}}
     assert "a rollout that is under way ends" in found.says[0]
 
