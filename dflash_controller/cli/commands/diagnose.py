@@ -6,6 +6,7 @@ import io
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,9 +80,9 @@ def _collected(cluster: Cluster, obj: dict[str, Any], lines: int) -> Iterator[tu
 
     yield "dflashdeployment.yaml", _yaml(obj)
     for kind in kinds.CHILDREN:
-        if kind.optional and not read(kind.name, lambda kind=kind: cluster.served(kind)):
+        if kind.optional and not read(kind.name, partial(cluster.served, kind)):
             continue
-        if found := read(kind.name, lambda kind=kind: cluster.children(kind, name)):
+        if found := read(kind.name, partial(cluster.children, kind, name)):
             yield f"{kind.plural}.yaml", "---\n".join(map(_yaml, found))
     if found := read("events", lambda: cluster.objects(kinds.EVENT, cluster.namespace)):
         ours = [item for item in found if str(item.get("involvedObject", {}).get("name", "")).startswith(name)]
@@ -104,7 +105,7 @@ def _logs(cluster: Cluster, pod: dict[str, Any], lines: int, read: Callable[[str
             if previous == "true" and not _restarted(pod, container["name"]):
                 continue
             query = {"container": container["name"], "tailLines": lines, "previous": previous}
-            log = read(f"log of {metadata['name']}/{container['name']}", lambda query=query: cluster.text(path, **query))
+            log = read(f"log of {metadata['name']}/{container['name']}", partial(cluster.text, path, **query))
             if log:
                 kind = "previous.log" if previous == "true" else "log"
                 yield f"logs/{metadata['name']}.{container['name']}.{kind}", redaction.text(log)
