@@ -28,6 +28,7 @@ from dflash_controller.model.change import Change, Part
 from dflash_controller.planning.revisions.diff import TEXT_STAYS
 from dflash_controller.planning.state.pod_trouble_cases import CASES
 from dflash_controller.runtime.settings import PREFIX, Settings
+from hack import cli_reference
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _SET_BY_THE_CHART = ("http_host", "http_port", "lease_namespace", "pod_ips", "pod_name")
@@ -221,6 +222,10 @@ def _attribute_docs(cls: type) -> dict[str, str]:
     return found
 
 
+def _exit_statuses() -> str:
+    return _table(("Status", "Meaning"), cli_reference.exit_statuses())
+
+
 _GENERATORS: Mapping[str, Callable[[], str]] = {
     "spec": _spec,
     "status": _status,
@@ -233,6 +238,8 @@ _GENERATORS: Mapping[str, Callable[[], str]] = {
     "compared": _compared,
     "gates": _gates,
     "releases": _releases,
+    "commands": cli_reference.commands,
+    "exit-statuses": _exit_statuses,
 }
 
 

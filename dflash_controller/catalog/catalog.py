@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import yaml
-
 from dflash_controller.api.problem import Problem
+from dflash_controller.model.data_files import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ class Catalog:
     @cache
     def load() -> Catalog:
         """Returns the catalog of this release. Raises ValueError if its data is malformed."""
-        text = resources.files("dflash_controller.catalog").joinpath("pairs.yaml").read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
+        data = read_yaml("dflash_controller.catalog", "pairs.yaml")
         return Catalog(_pair(entry, data["flags"], data["sources"]) for entry in data["pairs"])
 
     @property

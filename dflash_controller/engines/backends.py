@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
-
-import yaml
 
 from dflash_controller.engines.flags import Flag
 from dflash_controller.engines.hardware import generation, latent_attention
 from dflash_controller.engines.protocol import LaunchRequest
 from dflash_controller.engines.releases import Version, version
+from dflash_controller.model.data_files import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def _entries(engine: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple
 
 
 def _load() -> Mapping[str, Backends]:
-    data = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("backends.yaml").read_text(encoding="utf-8"))
+    data = read_yaml("dflash_controller.engines", "backends.yaml")
     return {name: Backends(dict(_entries(engine)), engine["defaults"]) for name, engine in data.items()}
 
 

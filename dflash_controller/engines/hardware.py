@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
-
-import yaml
 
 from dflash_controller.engines.protocol import LaunchRequest
+from dflash_controller.model.data_files import read_yaml
 
 _GIB = 2**30
 _PROFILE = re.compile(r"-MIG-\d+g\.(\d+)gb", re.IGNORECASE)
@@ -40,7 +38,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _table() -> tuple[Generation, ...]:
-    entries = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("gpus.yaml").read_text(encoding="utf-8"))
+    entries = read_yaml("dflash_controller.engines", "gpus.yaml")
     return tuple(
         Generation(
             entry["sm"],

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
-
-import yaml
 
 from dflash_controller.engines.command_line import Broken, CommandLine
 from dflash_controller.engines.releases import Version, version
+from dflash_controller.model.data_files import read_yaml
 
 _CONDITION = re.compile(r"(--[a-z0-9-]+|tensor)(?:(=|>)([\w.-]+))?")
 _NOTHING = frozenset({"auto", "disabled", "false", "none", "null", "off"})
@@ -124,7 +122,7 @@ def _need(entry: Mapping[str, Any]) -> Need:
 
 
 def _load() -> Mapping[str, tuple[Need, ...]]:
-    data = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("needs.yaml").read_text(encoding="utf-8"))
+    data = read_yaml("dflash_controller.engines", "needs.yaml")
     return {engine: tuple(map(_need, entries)) for engine, entries in data.items()}
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
-
-import yaml
 
 from dflash_controller.engines.command_line import Broken, CommandLine
+from dflash_controller.model.data_files import read_yaml
 
 SPEAKS_OF_RANKS = re.compile(r"parallel|ranks?\b|nnodes|gpu-|gpus|\bray\b|elastic-ep|(^|-)(tp|pp|dp|ep|cp|dcp|pcp|dwdp|dp-supervisor)(-|$)")
 """Names of options that must be classified."""
@@ -71,7 +69,7 @@ class Ranks:
 
 
 def _load() -> Mapping[str, Ranks]:
-    data = yaml.safe_load(resources.files("dflash_controller.engines").joinpath("ranks.yaml").read_text(encoding="utf-8"))
+    data = read_yaml("dflash_controller.engines", "ranks.yaml")
     return {
         engine: Ranks(outside=classes.pop("outside"), **{name: frozenset(options) for name, options in classes.items()})
         for engine, classes in data.items()

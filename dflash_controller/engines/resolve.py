@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dflash_controller.api import defaults as api
+from dflash_controller.api import validation
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.quantity import parse_quantity
 from dflash_controller.api.types import Spec
@@ -14,7 +15,7 @@ from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import OperatorDefaults, Resolved
 from dflash_controller.model.fetch_progress import in_units
 
-__all__ = ["OperatorDefaults", "Resolved", "resolve"]
+__all__ = ["OperatorDefaults", "Resolved", "resolve", "spec_problems"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,19 @@ class Published:
 
 DRAFTER_BYTES = 7_000_000_000
 """Upper end of the drafter family (3.5 billion parameters, BF16), for a drafter of unknown size."""
+
+
+def spec_problems(spec: Spec, catalog: Catalog, defaults: OperatorDefaults) -> list[Problem]:
+    """Returns the problems of the spec by itself, given what the catalog knows about its models."""
+    known = catalog.find(spec.target.model)
+    drafter = spec.drafter.model or (known.drafter if known else None)
+    pair = catalog.pair(spec.target.model, drafter) if drafter else None
+    return validation.problems(
+        spec,
+        owned_flags=ENGINES[api.engine_name(spec)].owned_flags(),
+        host_path_roots=defaults.host_path_roots,
+        trained_block_size=pair.trained_block_size if pair else None,
+    )
 
 
 def resolve(

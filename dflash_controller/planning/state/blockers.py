@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dflash_controller.api import defaults, names, validation
+from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
-from dflash_controller.engines import ENGINES
 from dflash_controller.model.snapshot import Object, Snapshot
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
 from dflash_controller.planning.revisions.model_commits import Unresolved
@@ -18,19 +17,6 @@ from dflash_controller.planning.state.inputs import Blocker, PlannerInputs
 
 STORAGE_FIELDS = ("spec.storage.emptyDir.sizeLimit", "spec.podTemplate.resources.limits.ephemeral-storage")
 """Fields whose values may be too small for the weights."""
-
-
-def spec_problems(spec: Spec, context: PlannerInputs) -> list[Problem]:
-    """Returns the problems of the spec, given what the catalog knows about its models."""
-    known = context.catalog.find(spec.target.model)
-    drafter = spec.drafter.model or (known.drafter if known else None)
-    pair = context.catalog.pair(spec.target.model, drafter) if drafter else None
-    return validation.problems(
-        spec,
-        owned_flags=ENGINES[defaults.engine_name(spec)].owned_flags(),
-        host_path_roots=context.defaults.host_path_roots,
-        trained_block_size=pair.trained_block_size if pair else None,
-    )
 
 
 def invalid(problems: Sequence[Problem]) -> Blocker:

@@ -11,7 +11,7 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.drafter_config import block_problems, pair_problems, read_drafter, read_target, release_problems
-from dflash_controller.engines.resolve import Published, resolve
+from dflash_controller.engines.resolve import Published, resolve, spec_problems
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.hub import NO_QUESTIONS, HubAnswer, ModelFacts, ModelQuestions
 from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
@@ -45,7 +45,7 @@ class Wanted:
 
 def wanted_revision(state: ReconcileState, spec: Spec) -> Wanted:
     """Returns what the spec asks for. The hub matters only for a revision that is not stored yet."""
-    if problems := blockers.spec_problems(spec, state.context):
+    if problems := spec_problems(spec, state.context.catalog, state.context.defaults):
         return Wanted(blockers.invalid(problems))
     resolver = _Resolver(state, spec)
     outcome: Revision | PendingRevision | Blocker | Waiting = desired_revision(spec, state.records, state.stable, resolver.resolve)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.status import Status
 from dflash_controller.api.structural import structural
 from dflash_controller.api.types import Spec
+from dflash_controller.cli.program import root, run
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.engines.sglang.admin import KEY_VARIABLE
@@ -155,3 +157,29 @@ def test_settings_exist(page: Path) -> None:
     exist = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | {KEY_VARIABLE}
     named = set(re.findall(rf"`({PREFIX}[A-Z_]*[A-Z])`", page.read_text(encoding="utf-8")))
     assert {name for name in named - exist if not name.startswith(("DFLASH_TESTBED_", "DFLASH_SIM_"))} == set()
+
+
+def test_commands_of_the_readme_print_what_it_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```console\n\$ kubectl dflash (.*?)\n(.*?)```", text_of("README.md"), re.DOTALL)
+    assert blocks
+    for command, output in blocks:
+        run(command.split())
+        assert capsys.readouterr().out == output
+
+
+def test_commands_that_pages_name_exist() -> None:
+    pages = [page for page in PAGES if page.suffix == ".md"]
+    named = {
+        tuple(words.split())
+        for page in pages
+        for words in re.findall(r"`(?:\$ )?kubectl dflash((?: [a-z]+)+)", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) >= 3
+    for words in named:
+        found: click.Command | None = root
+        for word in words:
+            if not isinstance(found, click.Group):
+                break
+            found = found.get_command(click.Context(found), word)
+            assert found is not None, words

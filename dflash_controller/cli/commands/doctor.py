@@ -1,0 +1,151 @@
+"""``doctor``: is the cluster ready for DFlashDeployments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dflash_controller.cli import failures, options, printing
+
+if TYPE_CHECKING:
+    from dflash_controller.cli.connection import Cluster
+    from dflash_controller.cli.readiness import Check
+    from dflash_controller.cli.where import Where
+
+_EXAMPLES = """
+# Before the first deployment, and when something does not work
+kubectl dflash doctor
+
+# A Prometheus that the operator does not ask
+kubectl dflash doctor --prometheus http://prometheus.monitoring:9090
+
+# In a pipeline: status 1 if a check failed
+kubectl dflash doctor -o json
+"""
+_COLORS = {"ok": "green", "advice": "yellow", "FAILED": "red", "unknown": "magenta"}
+_RIGHTS = (
+    ("patch", "serving.dflash.io", "dflashdeployments"),
+    ("list", "apps", "controllerrevisions"),
+    ("list", "apps", "deployments"),
+    ("list", "", "pods"),
+    ("list", "", "events"),
+)
+"""Verb, group and resource of what these commands do in a namespace."""
+
+
+@options.command("doctor", _EXAMPLES)
+@click.option("--prometheus", metavar="URL", help="URL of Prometheus inside the cluster; by default the one that the operator asks.")
+@options.output
+@options.cluster
+def command(prometheus: str | None, output: str, where: Where) -> int:
+    """Check whether the cluster is ready: the release of Kubernetes, the CustomResourceDefinition, the operator, your rights, GPU labels,
+    LeaderWorkerSet, PodMonitor, storage classes, and every series that decisions need from Prometheus.
+
+    Nothing is changed. Prometheus is asked through the API server's proxy of its Service. What you may not read is unknown, not wrong.
+    """
+    from dflash_controller.cli.connection import Cluster
+    from dflash_controller.cli.readiness import Result
+
+    with Cluster(where) as cluster:
+        found = list(_checks(cluster, prometheus))
+    if output == "table":
+        _print(found)
+    else:
+        printing.data([check.to_json() for check in found], output)
+    return failures.NEGATIVE if any(check.result is Result.FAILED for check in found) else failures.OK
+
+
+def _checks(cluster: Cluster, url: str | None) -> Iterator[Check]:
+    from dflash_controller.cli import readiness
+    from dflash_controller.cluster import kinds
+    from dflash_controller.cluster.kinds import Kind
+
+    definitions = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+    classes = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses")
+    yield readiness.kubernetes(json.loads(cluster.text("/version")))
+    yield _read(
+        "CustomResourceDefinition",
+        lambda: cluster.find(definitions, "dflashdeployments.serving.dflash.io", None),
+        readiness.definition,
+    )
+    operators: list[dict[str, Any]] = []
+
+    def deployed() -> list[dict[str, Any]]:
+        operators.extend(cluster.objects(kinds.DEPLOYMENT, None, selector=readiness.OPERATOR))
+        return operators
+
+    yield _read("operator", deployed, readiness.operators)
+    yield _read("your rights", lambda: _refused(cluster), lambda refused: readiness.rights(refused, len(_RIGHTS)))
+    yield _read("GPU nodes", lambda: cluster.objects(kinds.NODE, None), readiness.accelerators)
+    yield _read("storage classes", lambda: cluster.objects(classes, None), readiness.storage)
+    for kind, what_for, remedy in (
+        (kinds.LEADER_WORKER_SET, "replicas over several nodes need it", "Install LeaderWorkerSet 0.9 or later if you need them."),
+        (kinds.POD_MONITOR, "Prometheus needs another way to find the engines", "Add a scrape configuration, or the Prometheus operator."),
+    ):
+        yield readiness.served(kind.name, cluster.served(kind), what_for, remedy)
+    yield from _prometheus(cluster, url or readiness.prometheus_url(operators))
+
+
+def _prometheus(cluster: Cluster, url: str | None) -> Iterator[Check]:
+    from dflash_controller.cli import readiness
+    from dflash_controller.cli.readiness import Check, Result
+    from dflash_controller.engines import ENGINES
+
+    if url is None:
+        yield Check(
+            "Prometheus", Result.ADVICE, "the operator asks none and scrapes the engines itself", "Set prometheus.url of the chart."
+        )
+        return
+    path = readiness.proxy_path(url)
+    if path is None:
+        yield Check("Prometheus", Result.UNKNOWN, f"{url} is not the URL of a Service", "Name one with --prometheus.")
+        return
+    for engine in ENGINES.values():
+        schema, name = engine.metric_schema, f"Prometheus: {engine.name}"
+        try:
+            names = readiness.names_of(cluster.text(f"{path}/api/v1/query", query=readiness.names_query(schema)))
+        except (failures.Failure, ValueError) as error:
+            yield Check(name, Result.FAILED, f"{url} does not answer: {error}", "Check prometheus.url of the chart, and the Service.")
+            return
+        yield readiness.series(schema, names)
+
+
+def _refused(cluster: Cluster) -> list[str]:
+    from dflash_controller.cluster.kinds import Kind
+
+    reviews = Kind("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
+    found = []
+    for verb, group, resource in _RIGHTS:
+        attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
+        review = {
+            "apiVersion": reviews.api_version,
+            "kind": reviews.name,
+            "metadata": {"namespace": None},
+            "spec": {"resourceAttributes": attributes},
+        }
+        if not cluster.create(reviews, review)["status"].get("allowed"):
+            found.append(f"{verb} {resource}")
+    return found
+
+
+def _read(name: str, read: Callable[[], Any], judge: Callable[[Any], Check]) -> Check:
+    from dflash_controller.cli.readiness import Check, Result
+
+    try:
+        found = read()
+    except failures.Failure as error:
+        return Check(name, Result.UNKNOWN, str(error))
+    return judge(found)
+
+
+def _print(found: list[Check]) -> None:
+    from rich.text import Text
+
+    table = printing.grid(3)
+    for check in found:
+        text = f"{check.text}. {check.remedy}" if check.remedy else check.text
+        table.add_row(Text(check.result, style=_COLORS[check.result]), Text(check.name), Text(text))
+    printing.show(table)

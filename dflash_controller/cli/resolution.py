@@ -1,0 +1,85 @@
+"""What the operator would make of a DFlashDeployment, without a cluster: its first revision, or what keeps it from being known.
+
+The model hub is not asked: a branch stays a branch here, and the operator resolves it to a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_controller.api.defaults import block_size, speculation_of
+from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.problem import Problem
+from dflash_controller.api.speculation import Speculation
+from dflash_controller.api.types import Spec
+from dflash_controller.catalog import Catalog
+from dflash_controller.cli.failures import Failure
+from dflash_controller.engines import ENGINES
+from dflash_controller.engines.memory import LEAST_CONTEXT
+from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve, spec_problems
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a spec comes to with catalog and operator defaults filled in."""
+
+    spec: Spec
+    resolved: Resolved
+    speculation: Speculation
+
+
+def operator_defaults(settings: Sequence[str]) -> OperatorDefaults:
+    """Returns the operator's defaults under settings as ``DFLASH_NAME=VALUE``; without any, those of this release. Raises Failure."""
+    if not settings:
+        return OperatorDefaults()
+    # Only here: these modules take longer to import than everything else that ``render`` needs.
+    from dflash_controller.runtime.settings import Settings, SettingsError
+    from dflash_controller.runtime.wiring import operator_defaults as of
+
+    pairs = [setting.partition("=") for setting in settings]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise Failure(f"--setting {wrong[0]}: must be NAME=VALUE, as in DFLASH_ALLOWED_HOST_PATHS=/mnt/models")
+    try:
+        return of(Settings.from_environment({name: value for name, _, value in pairs}))
+    except SettingsError as error:
+        raise Failure(f"--setting {error}") from error
+
+
+def make(manifest: Mapping[str, Any], name: str, namespace: str, defaults: OperatorDefaults) -> Made | list[Problem]:
+    """Returns what the operator would make of a deployment that it sees for the first time, or everything that is wrong with it."""
+    spec = parse_spec(manifest)
+    if not isinstance(spec, Spec):
+        return spec
+    catalog = Catalog.load()
+    if problems := spec_problems(spec, catalog, defaults):
+        return problems
+    resolved = resolve(spec, name, namespace, catalog, defaults)
+    if not isinstance(resolved, Resolved):
+        return resolved
+    speculation = speculation_of(block_size(spec, resolved.trained_block_size))
+    impossible = ENGINES[resolved.engine].problems(resolved.launch_request(speculation))
+    return list(impossible) or Made(spec, resolved, speculation)
+
+
+def advice(made: Made) -> list[str]:
+    """Returns what is worth knowing and not wrong: the notices that the operator would show."""
+    resolved, found = made.resolved, []
+    loose = [f"spec.{part}.revision" for part in ("target", "drafter") if not getattr(resolved, part).pinned]
+    if loose:
+        found.append(f"{' and '.join(loose)}: not a commit, so the operator asks the model hub. Set a 40-digit commit to pin it")
+    if not resolved.tested:
+        found.append(f"spec.engine.version: {resolved.version} is untested and gets the command line of {resolved.dialect}")
+    fit = ENGINES[resolved.engine].fit(resolved.launch_request(made.speculation))
+    if fit is not None and fit.fitting < fit.asked:
+        remedies = ", or ".join(fit.remedies)
+        found.append(
+            f"spec.engine.maxConcurrency: {fit.asked} requests of {LEAST_CONTEXT} tokens need about {fit.needed / _GB:.1f} GB of each "
+            f"accelerator beside the weights, and {fit.available / _GB:.1f} GB are left: about {fit.fitting} fit. To help: {remedies}"
+        )
+    if resolved.nodes > 1:
+        found.append("spec.parallelism.nodes: the cluster needs LeaderWorkerSet 0.9 or later")
+    return found

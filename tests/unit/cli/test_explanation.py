@@ -1,0 +1,89 @@
+"""``explain``: the same curves and decision as the operator's, from a log line and from what a cluster stores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_controller.cli import explanation, plots
+from dflash_controller.cli.explanation import Picture
+from dflash_controller.cli.failures import NEGATIVE, OK, USAGE
+from dflash_controller.cli.program import run
+from dflash_controller.tuner.policy import decide
+from tests.support.tuner_inputs import tuner_inputs
+from tests.unit.cli.test_replay import LEARNED, entry
+
+
+def picture(**inputs: Any) -> Picture:
+    decision = decide(tuner_inputs(surge=True, **inputs), LEARNED)
+    line = {"namespace": "default", "deployment": "qwen", **decision.to_json(), "inputs": json.loads(json.dumps(decision.inputs))}
+    return explanation.of_log(line, decision.message, "2026-11-28T03:00:00Z")
+
+
+def test_the_gain_at_the_load_of_the_decision_is_the_decisions_own() -> None:
+    found = picture()
+    assert found.current == 16
+    assert found.concurrency == 32.0
+    assert found.gains(32.0)[8] == pytest.approx(float(found.said.numbers["gainPercent8"]), abs=0.01)
+    assert found.gains(32.0)[16] == 0.0
+
+
+def test_acceptance_says_what_is_measured_and_what_is_inferred() -> None:
+    assert [(line.block, line.measured) for line in picture().acceptance_lines()] == [(8, False), (16, True)]
+
+
+def test_the_load_at_which_another_block_wins_is_the_crossover_of_the_decision() -> None:
+    found = picture()
+    at = float(found.said.numbers["crossoverConcurrency"])
+    assert any(f"fewer than {at:.1f} requests per replica (now 32.0), block 16" in line for line in found.changes())
+    assert max(found.gains(at * 0.9).items(), key=lambda item: item[1])[0] == 16
+    assert max(found.gains(at * 1.1).items(), key=lambda item: item[1])[0] == 8
+
+
+def test_an_acceptance_that_turns_the_decision_is_named() -> None:
+    assert any(line.startswith("acceptance: below about ") and "speculation off" in line for line in picture().changes())
+
+
+def test_advise_is_what_keeps_a_worthwhile_change() -> None:
+    inputs = tuner_inputs(surge=True)
+    advised = picture(policy=replace(inputs.policy, mode="Advise"))
+    assert "spec.tuning.mode Auto: it is Advise, so the recommendation is only shown" in advised.changes()
+
+
+def test_a_plot_is_a_png_and_nothing_learned_is_no_plot(tmp_path: Path) -> None:
+    file = tmp_path / "qwen.png"
+    plots.explanation(picture(), str(file))
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_log_is_replayed_and_its_last_decision_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "operator.log"
+    log.write_text("".join(json.dumps(line) + "\n" for line in (entry(at="03:00:00"), entry("other", "04:00:00"))), encoding="utf-8")
+    assert run(["explain", str(log), "--deployment", "default/qwen"]) == OK
+    out = capsys.readouterr().out
+    assert "the same again" in out
+    assert "1 decisions, 0 of them different" in out
+    assert "default/qwen: block size 16, 32.0 requests per replica" in out
+    assert run(["explain", str(log), "-o", "json"]) == OK
+    assert json.loads(capsys.readouterr().out)["deployment"] == "default/other", "the newest of the log"
+
+
+def test_a_decision_that_comes_out_differently_is_a_negative_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = entry()
+    line["decision"]["recommendation"] = "4"
+    log = tmp_path / "operator.log"
+    log.write_text(json.dumps(line), encoding="utf-8")
+    assert run(["explain", str(log)]) == NEGATIVE
+    assert "recommendation was 4 and is now 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "the input is empty"), ("no JSON here\n", "Is this the operator's log?")])
+def test_a_log_without_decisions_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str) -> None:
+    log = tmp_path / "operator.log"
+    log.write_text(text, encoding="utf-8")
+    assert run(["explain", str(log)]) == USAGE
+    assert why in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""The checks of ``doctor``: each finds what it is for, and says what to do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from dflash_controller.api.crd import crd
+from dflash_controller.cli import readiness
+from dflash_controller.cli.readiness import Result
+from dflash_controller.engines import ENGINES
+
+SGLANG = ENGINES["sglang"].metric_schema
+
+
+def node(product: str | None, gpus: int) -> dict[str, Any]:
+    labels = {readiness.PRODUCT: product} if product else {}
+    return {"metadata": {"labels": labels}, "status": {"allocatable": {"nvidia.com/gpu": str(gpus)} if gpus else {}}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "result", "text"),
+    [
+        ([node("NVIDIA-B200", 8), node("NVIDIA-B200", 8), node(None, 0)], Result.OK, "16 × NVIDIA-B200"),
+        ([node(None, 0)], Result.FAILED, "no node has the label"),
+        ([node(None, 8)], Result.FAILED, "1 nodes have GPUs and not the label"),
+        ([node("NVIDIA-B200", 0)], Result.FAILED, "offer no nvidia.com/gpu"),
+        ([node("NVIDIA-X1", 1)], Result.ADVICE, "not known to this release: NVIDIA-X1"),
+    ],
+)
+def test_gpu_nodes(nodes: list[dict[str, Any]], result: Result, text: str) -> None:
+    found = readiness.accelerators(nodes)
+    assert found.result is result
+    assert text in found.text
+    assert (found.remedy == "") is (result is Result.OK)
+
+
+def test_the_definition_must_be_of_this_release() -> None:
+    ours = crd({name: engine.owned_flags() for name, engine in ENGINES.items()})
+    stored = {**copy.deepcopy(ours), "status": {"conditions": [{"type": "Established", "status": "True"}]}}
+    stored["spec"]["conversion"] = {"strategy": "None"}
+    assert readiness.definition(stored).result is Result.OK, "what the API server adds does not count"
+    del stored["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["blockSize"]
+    older = readiness.definition(stored)
+    assert older.result is Result.ADVICE
+    assert "spec.properties.blockSize differs" in older.text
+    assert readiness.definition(None).result is Result.FAILED
+
+
+def test_old_kubernetes() -> None:
+    assert readiness.kubernetes({"major": "1", "minor": "29+", "gitVersion": "v1.29.1"}).result is Result.FAILED
+    assert readiness.kubernetes({"major": "1", "minor": "35", "gitVersion": "v1.35.4"}).result is Result.OK
+    assert readiness.kubernetes({}).result is Result.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://prometheus.monitoring:9090", "/api/v1/namespaces/monitoring/services/http:prometheus:9090/proxy"),
+        ("https://p.m.svc.cluster.local/select/0/", "/api/v1/namespaces/m/services/https:p:443/proxy/select/0"),
+        ("http://prometheus.example.com:9090", None),
+        ("http://localhost:9090", None),
+    ],
+)
+def test_a_service_is_asked_through_the_api_server(url: str, path: str | None) -> None:
+    assert readiness.proxy_path(url) == path
+
+
+def test_every_series_that_decisions_need_is_asked_for_and_missed() -> None:
+    every = {one.metric for one in (*SGLANG.counters, *SGLANG.histograms)}
+    assert all(metric in readiness.names_query(SGLANG) for metric in every)
+    assert readiness.series(SGLANG, every).result is Result.OK
+    needed = next(one.metric for one in SGLANG.counters if one.since is not None)
+    lost = readiness.series(SGLANG, every - {needed})
+    assert (lost.result, needed in lost.text) == (Result.FAILED, True)
+    assert readiness.series(SGLANG, ()).result is Result.ADVICE
+
+
+def test_answers_of_prometheus() -> None:
+    answer = {"status": "success", "data": {"result": [{"metric": {"__name__": "sglang:x"}, "value": [1, "1"]}]}}
+    assert readiness.names_of(json.dumps(answer)) == {"sglang:x"}
+    for text in ("<html>", '{"status": "error", "error": "bad"}', "[]"):
+        with pytest.raises(ValueError, match=r".+"):
+            readiness.names_of(text)
+
+
+def test_operator_and_its_prometheus() -> None:
+    container = {"image": "operator:1", "env": [{"name": "DFLASH_PROMETHEUS_URL", "value": "http://p.m:9090"}]}
+    deployment = {
+        "metadata": {"name": "dflash-operator", "namespace": "dflash-system"},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
+        "status": {"readyReplicas": 2},
+    }
+    assert readiness.operators([deployment]).result is Result.OK
+    assert readiness.operators([{**deployment, "status": {}}]).result is Result.FAILED
+    assert readiness.operators([]).result is Result.FAILED
+    assert readiness.prometheus_url([deployment]) == "http://p.m:9090"
+    assert readiness.prometheus_url([]) is None

@@ -1,0 +1,76 @@
+"""What ``status`` shows: the allowed loss as a bar, what matters most as the headline, and nothing that is not there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dflash_controller.cli import screen
+
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+
+def deployment(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "qwen", "namespace": "default"}, "spec": {"target": {"model": "a/b"}}, "status": status}
+
+
+def condition(kind: str, status: str, reason: str = "R") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": f"{reason} is why"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "candidate", "stable", "limit", "used"),
+    [
+        ("acceptanceLength", 4.75, 5.0, 5.0, 1.0),
+        ("probeSpeed", 97.5, 100.0, 5.0, 0.5),
+        ("speed", 120.0, 100.0, 5.0, 0.0),
+        ("ttft", 1.1, 1.0, 20.0, 0.5),
+        ("errors", 1.5, 1.0, 1.0, 0.5),
+        ("restarts", 1.0, None, 0.0, 1.0),
+        ("restarts", 0.0, None, 0.0, 0.0),
+        ("speed", None, 1.0, 5.0, None),
+        ("text", 1.0, 1.0, 1.0, None),
+    ],
+)
+def test_a_bar_is_the_used_part_of_the_allowed_loss(
+    metric: str, candidate: float | None, stable: float | None, limit: float, used: float | None
+) -> None:
+    item = {"metric": metric, "verdict": "Inconclusive", "candidate": candidate, "stable": stable, "limit": limit}
+    [line] = screen.verdicts(deployment(rollout={"phase": "Analyzing", "analysis": [item]}))
+    assert line.used == (None if used is None else pytest.approx(used))
+    assert len(line.bar) == screen.BAR
+    assert line.bar.count("█") == round((used or 0) * screen.BAR)
+
+
+def test_the_headline_is_what_matters_most() -> None:
+    ready = condition("Ready", "True", "AsSpecified")
+    assert screen.headline(deployment(conditions=[ready]))[0] == "Ready=True AsSpecified"
+    stalled = condition("Stalled", "True", "InvalidSpec")
+    found = screen.headline(deployment(conditions=[condition("Ready", "False", "InvalidSpec"), stalled]))
+    assert found == ("Stalled=True InvalidSpec", "InvalidSpec is why")
+    assert screen.headline({"metadata": {}, "spec": {}})[0] == "not seen by an operator yet"
+
+
+def test_metrics_that_are_not_known_are_left_out() -> None:
+    shown = dict(screen.facts(deployment(serving="1/2", metrics={"acceptanceLength": 5.731}), NOW))
+    assert shown["acceptance"] == "5.73 tokens per verify step"
+    assert shown["replicas"] == "1/2 serving"
+    assert "speed" not in shown
+    assert "block size" not in shown
+
+
+def test_a_schedule_shows_block_sizes_by_requests() -> None:
+    speculation = {"mode": "Schedule", "ranges": [[1, 8, 15], [9, 64, 7]], "label": "schedule-16"}
+    shown = dict(screen.facts(deployment(speculation=speculation), NOW))
+    assert shown["block size"] == "schedule-16 (1 to 8 requests: 16, 9 to 64 requests: 8)"
+
+
+def test_the_newest_decisions_come_first() -> None:
+    events = [
+        {"metadata": {}, "reason": f"R{place}", "message": "m", "lastTimestamp": f"2026-11-29T11:{place:02}:00Z"} for place in range(10)
+    ]
+    found = list(screen.decisions(events, NOW))
+    assert [reason for _, reason, _ in found] == ["R9", "R8", "R7", "R6", "R5", "R4"]
+    assert found[0][0] == "51 min ago"
