@@ -77,6 +77,14 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 docs: $(STAMP) ## Regenerate the tables of docs/
 	@$(BIN)/python -m hack.docs_tables $$(grep -rl --include='*.md' '<!-- generated: ' docs)
 
+.PHONY: site
+site: $(STAMP) ## Build the documentation site in build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+
+.PHONY: site-serve
+site-serve: $(STAMP) ## Show the documentation site while you write it, on http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --open
+
 .PHONY: chart
 chart: $(STAMP) ## Regenerate the schemas and tables of the charts' values
 	@$(BIN)/python -m hack.chart_reference charts/dflash-operator
@@ -165,7 +173,7 @@ gpu: $(STAMP) ## The whole loop on a real engine and an NVIDIA GPU: ENGINE=vllm|
 .PHONY: lock
 lock: $(STAMP) ## Renew both lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) --upgrade --output-file requirements-dev.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs $(LOCK) --upgrade --output-file requirements-dev.lock
 	@grep -oE '^[a-z0-9_.-]+==[^ ]+' requirements-dev.lock >$(VENV)/constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraints $(VENV)/constraints.txt --output-file requirements.lock
 
