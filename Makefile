@@ -39,6 +39,10 @@ binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once
 demo: $(STAMP) binaries ## Serve a model, ask it, roll back a bad drafter, follow the load: 2 minutes (KEEP=1 leaves it running)
 	@$(BIN)/python -m testbed.demo $(if $(KEEP),--keep)
 
+.PHONY: playground
+playground: $(STAMP) binaries ## Start a cluster with the operator and simulated engines, and leave it running for the tutorials
+	@$(BIN)/python -m testbed.playground
+
 .PHONY: demo-rollout
 demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back: 2 minutes
 	@$(BIN)/python -m testbed.demo_rollout
@@ -48,7 +52,7 @@ demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart 
 	@$(BIN)/python -m testbed.demo_tuner
 
 .PHONY: demo-down
-demo-down: $(STAMP) ## Stop the cluster that `make demo KEEP=1` left running
+demo-down: $(STAMP) ## Stop the cluster that `make playground` or `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo
 
 .PHONY: test
