@@ -40,7 +40,9 @@ def test_a_flag_with_a_field_is_refused(engine: str, flag: str) -> None:
     assert refused(engine, flag) == "InvalidSpec"
 
 
-@pytest.mark.parametrize(("engine", "flag"), [("sglang", "--data-parallel-size"), ("sglang", "--pp-size"), ("vllm", "--data-parallel-size")])
+@pytest.mark.parametrize(
+    ("engine", "flag"), [("sglang", "--data-parallel-size"), ("sglang", "--pp-size"), ("vllm", "--data-parallel-size")]
+)
 def test_what_is_said_not_to_work_is_refused(engine: str, flag: str) -> None:
     assert refused(engine, flag) == "EngineUnsupported"
 
