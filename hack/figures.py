@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -198,7 +199,7 @@ def _plot(colours: Colours, x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(axes: Axes, colours: Colours, where: str) -> None:
+def _legend(axes: Axes, colours: Colours, where: Literal["upper right", "lower right"]) -> None:
     axes.legend(loc=where, frameon=False, labelcolor=colours.text, fontsize=10)
 
 
