@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +38,27 @@ def test_every_folder_is_told() -> None:
         assert row.endswith(f"| {count} |") or name == "test-bed"
 
 
+@pytest.fixture(scope="module")
+def namespaces(cluster: Cluster) -> Iterator[set[str]]:
+    """Those of all folders: a dry run makes none, and needs them."""
+    names = {item["metadata"]["name"] for folder in FOLDERS for item in built(cluster, folder) if item["kind"] == "Namespace"}
+    for name in names:
+        cluster.kubectl("create", "namespace", name)
+    yield names
+    for name in names:
+        cluster.delete_namespace(name)
+
+
 @each
-def test_the_api_server_takes_all_of_it(folder: Path, cluster: Cluster) -> None:
+def test_the_api_server_takes_all_of_it(folder: Path, cluster: Cluster, namespaces: set[str]) -> None:
     items = built(cluster, folder)
     # Kueue's own kinds are not in the test bed.
     known = [item for item in items if not item["apiVersion"].startswith("kueue.")]
     assert len(known) == len(items) or folder.name == "kueue"
-    spaces = {item["metadata"]["name"] for item in known if item["kind"] == "Namespace"}
-    named = {item["metadata"].get("namespace", "default") for item in deployments(items)}
-    assert named <= spaces | {"default"}
-    for name in spaces:
-        cluster.kubectl("create", "namespace", name)
-    try:
-        cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=yaml.safe_dump_all(known))
-    finally:
-        for name in spaces:
-            cluster.delete_namespace(name)
+    made = {item["metadata"]["name"] for item in known if item["kind"] == "Namespace"}
+    assert {item["metadata"].get("namespace", "default") for item in deployments(items)} <= made | {"default"}
+    assert made <= namespaces
+    cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=yaml.safe_dump_all(known))
 
 
 @each
