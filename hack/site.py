@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 COPIES = "project"
 """Where files from outside ``docs`` are on the site, under their path in the repository."""
 OUTSIDE = ("*.md", "charts/*/README.md", "images/README.md", "examples/README.md")
-"""Pages that the navigation names, whether a page links to them or not."""
+"""Pages that the navigation may name, whether a page links to them or not."""
 MERMAID = "assets/vendor/mermaid.tiny.js"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 _PICTURE = re.compile(
@@ -42,7 +42,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what pages link to outside ``docs``, and what the navigation names there."""
-    outside = [file for pattern in OUTSIDE for file in ROOT.glob(pattern)]
+    outside = [file for pattern in OUTSIDE for file in ROOT.glob(pattern) if repr(_copy(file)) in repr(config.nav)]
     open_ends = outside + [Path(file.abs_src_path) for file in files.documentation_pages() if file.abs_src_path]
     seen: set[Path] = set()
     while open_ends:
