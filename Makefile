@@ -40,6 +40,10 @@ binaries: $(STAMP) ## Build the test bed's Kubernetes, Prometheus and Helm (once
 demo: $(STAMP) binaries ## Serve a model, ask it, roll back a bad drafter, follow the load: 2 minutes (KEEP=1 leaves it running)
 	@$(BIN)/python -m testbed.demo $(if $(KEEP),--keep)
 
+.PHONY: playground
+playground: $(STAMP) binaries ## Start a cluster with the operator and simulated engines, and leave it running for the tutorials
+	@$(BIN)/python -m testbed.playground
+
 .PHONY: demo-rollout
 demo-rollout: $(STAMP) binaries ## Change the drafter under traffic: a good one is promoted, a broken one rolled back: 2 minutes
 	@$(BIN)/python -m testbed.demo_rollout
@@ -49,7 +53,7 @@ demo-tuner: $(STAMP) binaries ## Let the block size follow the load, by restart 
 	@$(BIN)/python -m testbed.demo_tuner
 
 .PHONY: demo-down
-demo-down: $(STAMP) ## Stop the cluster that `make demo KEEP=1` left running
+demo-down: $(STAMP) ## Stop the cluster that `make playground` or `make demo KEEP=1` left running
 	@$(BIN)/python -m testbed down --name demo
 
 .PHONY: test
@@ -77,6 +81,14 @@ crd: $(STAMP) ## Generate the CustomResourceDefinition from the types
 .PHONY: docs
 docs: $(STAMP) ## Regenerate the tables of docs/
 	@$(BIN)/python -m hack.docs_tables $$(grep -rl --include='*.md' '<!-- generated: ' docs)
+
+.PHONY: site
+site: $(STAMP) ## Build the documentation site in build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+
+.PHONY: site-serve
+site-serve: $(STAMP) ## Show the documentation site while you write it, on http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --open
 
 .PHONY: chart
 chart: $(STAMP) ## Regenerate the schemas and tables of the charts' values
@@ -167,7 +179,7 @@ gpu: $(STAMP) ## The whole loop on a real engine and an NVIDIA GPU: ENGINE=vllm|
 .PHONY: lock
 lock: $(STAMP) ## Renew both lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) --upgrade --output-file requirements-dev.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs $(LOCK) --upgrade --output-file requirements-dev.lock
 	@grep -oE '^[a-z0-9_.-]+==[^ ]+' requirements-dev.lock >$(VENV)/constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraints $(VENV)/constraints.txt --output-file requirements.lock
 

@@ -72,9 +72,11 @@ def of_kind(found: Sequence[Manifest], kind: str) -> list[Manifest]:
 
 
 def installer_role() -> Manifest:
-    """The Role of docs/how-to/install.md for a user who installs with no rights outside a namespace: what ``admin`` lacks there."""
+    """The Role of docs/how-to/one-namespace.md for a user who installs with no rights outside a namespace: what ``admin`` lacks there."""
     found = re.search(
-        r"<<EOF\n(.*?kind: Role\n.*?)^EOF$", (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        r"<<EOF\n(.*?kind: Role\n.*?)^EOF$",
+        (ROOT / "docs" / "how-to" / "one-namespace.md").read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
     )
     assert found
     role: Manifest = yaml.safe_load(found[1])

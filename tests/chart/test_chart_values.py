@@ -234,7 +234,16 @@ def test_the_app_version_is_the_operators() -> None:
     assert yaml.safe_load(Path(CHART, "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == __version__
 
 
-@pytest.mark.parametrize("page", ["docs/how-to/install.md", "docs/reference/operator.md", "charts/dflash-operator/README.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/how-to/install.md",
+        "docs/how-to/one-namespace.md",
+        "docs/how-to/prometheus.md",
+        "docs/reference/operator.md",
+        "charts/dflash-operator/README.md",
+    ],
+)
 def test_every_value_that_a_page_sets_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assignments = {
