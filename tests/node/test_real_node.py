@@ -47,7 +47,7 @@ def spec(engine: str, startup_s: float = 0, **changes: Any) -> dict[str, Any]:
         "replicas": 3,
         "tuning": {"mode": "Off"},
         "rollout": UNJUDGED,
-        "podTemplate": {"terminationGracePeriodSeconds": 40, "securityContext": {"runAsNonRoot": True}},
+        "podTemplate": {"terminationGracePeriodSeconds": 60, "securityContext": {"runAsNonRoot": True}},
         **changes,
     }
 
