@@ -56,7 +56,7 @@ def spec(engine: str, replicas: int = 2, **changes: Any) -> dict[str, Any]:
         "tuning": {"mode": "Off"},
         "rollout": {"maxSurge": 0, "maxUnavailable": 1, **UNJUDGED},
         "scheduling": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}},
-        "podTemplate": {"terminationGracePeriodSeconds": 40, "securityContext": {"runAsNonRoot": True}},
+        "podTemplate": {"terminationGracePeriodSeconds": 60, "securityContext": {"runAsNonRoot": True}},
         **changes,
     }
 
