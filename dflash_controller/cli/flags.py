@@ -15,10 +15,12 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.backends import BACKENDS
 from dflash_controller.engines.flags import Flag, parsed
 from dflash_controller.engines.resolved import Resolved
+from dflash_controller.engines.sglang.admin import KEY_VARIABLE
 from dflash_controller.engines.sglang.names import RENAMED
 
 OPERATOR, USER, CARD, CATALOG = "operator", "spec", "model card", "catalog"
 _DEFAULTS: Mapping[str, str] = {
+    "--admin-api-key": "clients do not administer the engine: the key is the UID of the pod (docs/reference/security.md)",
     "--decode-log-interval": "the engine logs and counts every 20 steps, so that metrics are fresh",
     "--host": "reachable from every pod network of the cluster",
     "--mamba-radix-cache-strategy": "a target with recurrent layers needs state for draft tokens beside the prefix cache",
@@ -84,6 +86,8 @@ class Sources:
             return Explained(shown, f"spec.engine.env[{users.index(name)}]", "written by you")
         if any(token.partition("=")[0] == name for token in self._resolved.recommended_args if not token.startswith("-")):
             return Explained(shown, CARD, f"{self._resolved.drafter.model} recommends it for {self._resolved.engine}")
+        if name == KEY_VARIABLE:
+            return Explained(shown, OPERATOR, "the value of --admin-api-key")
         if name.startswith(("HF_", "TRANSFORMERS_")):
             field = "spec.huggingFace" if "TOKEN" in name else "spec.storage" if self._inputs.get("storage") else OPERATOR
             return Explained(shown, field, "access to the model hub and the place of its files")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NARROW = 120
 """Columns below which wide tables become lists."""
-NOT_A_TERMINAL = 160
-"""Columns of a table where standard output is no terminal and COLUMNS is not set."""
+NOT_A_TERMINAL = 10_000
+"""Columns where standard output is no terminal and COLUMNS is not set: no line is folded, so that grep and awk find what they look for."""
 FORMATS = ("table", "json", "yaml")
 
 

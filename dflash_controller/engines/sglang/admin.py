@@ -15,6 +15,7 @@ The key is the UID of the pod. Whoever may read pods in the namespace knows it; 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from dflash_controller.engines.flags import Flag, index, integer, parsed
@@ -58,7 +59,7 @@ else:
 
     def close(app, *words, **keys):
         for route in app.routes:
-            if getattr(route, "path", None) in {CLOSED!r}:
+            if getattr(route, "path", None) in {json.dumps(CLOSED)}:
                 under_key(route.endpoint)
         add(app, *words, **keys)
 

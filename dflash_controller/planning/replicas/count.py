@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from dflash_controller.api import names
 from dflash_controller.model.snapshot import Object, Pod, Snapshot
@@ -17,6 +18,13 @@ _ENDED = ("Succeeded", "Failed")
 def revision_of(workload: Object) -> str:
     """Returns the revision hash of a workload or a ControllerRevision. It is the end of the name, which nobody can edit."""
     return str(workload["metadata"]["name"]).rpartition("-")[2]
+
+
+def template_of(workload: Object) -> Mapping[str, Any] | None:
+    """Returns the template of the pods that serve, or None."""
+    spec = workload["spec"]
+    template: Mapping[str, Any] | None = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate")
+    return template
 
 
 def engines(pods: Sequence[Pod]) -> list[Pod]:

@@ -112,19 +112,24 @@ def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if "must specify a volume type" in message or ("volumes" in message and ".image: field not declared in schema" in message):
-        # An API server without image volumes drops the source of the volume. Every other kind of source is older.
-        return Blocker(
-            Reason.INVALID_SPEC,
-            f"spec.storage.image: the cluster has no image volumes: {message}. They need Kubernetes 1.31 with the feature gate ImageVolume "
-            "(on by default from 1.35) in the API server and the kubelets, and a container runtime that has them (containerd 2.1, CRI-O "
-            "1.31). Enable them, or use a persistentVolumeClaim with readOnly",
-        )
+        # Where only pods lack the volume's source. Every other kind of source is older.
+        return image_volumes_missing(message)
     if ": .status." in message and "not declared in schema" in message:
         return Blocker(
             Reason.DEFINITION_OUTDATED,
             f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
         )
     return Blocker(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Fix the field it names")
+
+
+def image_volumes_missing(why: str) -> Blocker:
+    """Returns the blocker for weights in an image, where the cluster mounts no images."""
+    return Blocker(
+        Reason.INVALID_SPEC,
+        f"spec.storage.image: the cluster has no image volumes: {why}. They need Kubernetes 1.31 with the feature gate ImageVolume (on by "
+        "default from 1.35) in the API server and the kubelets, and a container runtime that has them (containerd 2.1, CRI-O 1.31). Enable "
+        "them, or use a persistentVolumeClaim with readOnly",
+    )
 
 
 def revisions_unreadable(objects: Sequence[Object]) -> Blocker:

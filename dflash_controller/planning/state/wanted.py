@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dflash_controller.api.conditions import Reason
 from dflash_controller.api.inputs import revision_inputs
@@ -14,7 +15,7 @@ from dflash_controller.engines.drafter_config import block_problems, pair_proble
 from dflash_controller.engines.resolve import Published, resolve, spec_problems
 from dflash_controller.engines.resolved import Resolved
 from dflash_controller.model.hub import NO_QUESTIONS, HubAnswer, ModelFacts, ModelQuestions
-from dflash_controller.planning.replicas.count import LEADER_WORKER_SET
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of, template_of
 from dflash_controller.planning.revisions import measured_rates, model_commits
 from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
 from dflash_controller.planning.revisions.model_commits import ModelChoice, PartName
@@ -56,7 +57,20 @@ def wanted_revision(state: ReconcileState, spec: Spec) -> Wanted:
         outcome = replace(outcome, doubts=resolver.doubts)
     if not isinstance(outcome, Blocker | Waiting) and outcome.resolved.nodes > 1 and LEADER_WORKER_SET not in state.snapshot.kinds:
         return Wanted(blockers.leader_worker_set_missing())
+    if isinstance(outcome, Revision) and _has_image_volume(outcome.workload) and _lost_image_volume(state, outcome):
+        return Wanted(blockers.image_volumes_missing("the API server leaves them out of pods"), resolver.questions)
     return Wanted(outcome, resolver.questions)
+
+
+def _lost_image_volume(state: ReconcileState, revision: Revision) -> bool:
+    """Whether the API server left out the image volume: one without the feature drops volume and mounts without a word."""
+    live = [workload for workload in state.snapshot.workloads if revision_of(workload) == revision.hash]
+    return any(not _has_image_volume(workload) for workload in live)
+
+
+def _has_image_volume(workload: Mapping[str, Any]) -> bool:
+    template = template_of(workload) or {}
+    return any("image" in volume for volume in template.get("spec", {}).get("volumes") or ())
 
 
 class _Resolver:

@@ -9,8 +9,7 @@ from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason, shorten
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import fetch_image
-from dflash_controller.model.snapshot import Object
-from dflash_controller.planning.replicas.count import revision_of
+from dflash_controller.planning.replicas.count import revision_of, template_of
 from dflash_controller.planning.revisions import capacity, operations
 from dflash_controller.planning.revisions.diff import rendered_differently
 from dflash_controller.planning.revisions.revision import Revision
@@ -76,7 +75,7 @@ def notices(state: ReconcileState, metrics: Mapping[str, Any] | None) -> list[di
 
 def _administered_by_clients(target: Revision) -> str:
     """Returns a message if clients of the target, as its pods were stored, reach endpoints that are not meant for them; else nothing."""
-    containers = (_template(target.workload) or {}).get("spec", {}).get("containers", ())
+    containers = (template_of(target.workload) or {}).get("spec", {}).get("containers", ())
     engine: Mapping[str, Any] = next((item for item in containers if item["name"] == names.ENGINE_CONTAINER), {})
     variables = {
         str(variable["name"]): None if "valueFrom" in variable else variable.get("value", "") for variable in engine.get("env", ())
@@ -146,10 +145,10 @@ def foreign_template_keys(state: ReconcileState) -> list[str]:
 
     ``kubectl rollout restart`` adds one, for example.
     """
-    templates = {record.hash: _template(record.workload) for record in state.records}
+    templates = {record.hash: template_of(record.workload) for record in state.records}
     found = []
     for workload in state.snapshot.workloads:
-        ours, live = templates.get(revision_of(workload)), _template(workload)
+        ours, live = templates.get(revision_of(workload)), template_of(workload)
         if ours is None or live is None:
             continue
         for field in ("annotations", "labels"):
@@ -158,10 +157,3 @@ def foreign_template_keys(state: ReconcileState) -> list[str]:
         containers = {item["name"] for item in live["spec"]["containers"]} - {item["name"] for item in ours["spec"]["containers"]}
         found += [f"{workload['metadata']['name']} container {name}" for name in sorted(containers)]
     return found
-
-
-def _template(workload: Object) -> Mapping[str, Any] | None:
-    """Returns the template of the pods that serve, or None."""
-    spec = workload["spec"]
-    template: Mapping[str, Any] | None = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("leaderTemplate")
-    return template

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from dflash_controller.cli import failures, program
 from dflash_controller.cli.program import COMMANDS, root, run
+from dflash_controller.engines.sglang.admin import START
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "dflash.yaml")
@@ -99,7 +101,10 @@ def test_settings_of_the_operator_count(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_render_shows_sources_and_refuses_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", EXAMPLE, "--argv"]) == failures.OK
-    assert capsys.readouterr().out.startswith("python3 -m sglang.launch_server --model-path=Qwen/Qwen3.5-9B ")
+    words = shlex.split(capsys.readouterr().out)
+    assert words[:2] == ["python3", "-c"]
+    assert words[2] == START[2]
+    assert words[3] == "--model-path=Qwen/Qwen3.5-9B"
     assert run(["render", EXAMPLE, "-o", "json"]) == failures.OK
     [container] = json.loads(capsys.readouterr().out)["containers"]
     sources = {item["argument"].partition("=")[0]: item["source"] for item in container["arguments"]}

@@ -21,6 +21,7 @@ from dflash_controller.cli.program import root, run
 from dflash_controller.engines.releases import TABLE
 from dflash_controller.engines.resolved import OperatorDefaults
 from dflash_controller.engines.sglang.admin import KEY_VARIABLE
+from dflash_controller.model.fetch_progress import LIMIT_VARIABLE
 from dflash_controller.model.snapshot import Key
 from dflash_controller.runtime.metrics import Metrics, StatusMetrics
 from dflash_controller.runtime.settings import PREFIX, Settings
@@ -158,7 +159,7 @@ def test_annotations_exist(page: Path) -> None:
 
 @every_page
 def test_settings_exist(page: Path) -> None:
-    exist = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | {KEY_VARIABLE}
+    exist = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | {KEY_VARIABLE, LIMIT_VARIABLE}
     named = set(re.findall(rf"`({PREFIX}[A-Z_]*[A-Z])`", page.read_text(encoding="utf-8")))
     assert {name for name in named - exist if not name.startswith(("DFLASH_TESTBED_", "DFLASH_SIM_"))} == set()
 
