@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dflash_controller.cli import failures
+from dflash_controller.cli import failures, printing
 from dflash_controller.cli.program import run
 from testbed.cluster import Cluster
 from testbed.waiting import wait_until
@@ -26,8 +26,11 @@ Dflash = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> Dflash:
-    """Runs one command line in the test's namespace; returns exit status, output and errors."""
+def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dflash:
+    """Runs one command line in the test's namespace, as in a pipe; returns exit status, output and errors."""
+    # A runner of tests may say how wide its own terminal is.
+    monkeypatch.delenv("COLUMNS", raising=False)
+    printing.console.cache_clear()
 
     def call(*arguments: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
         capsys.readouterr()
