@@ -12,9 +12,11 @@ SGLang's endpoints for administration answer 200 and do nothing. Besides its own
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from json import JSONDecodeError
 from typing import Any, Protocol
 
@@ -298,7 +300,9 @@ class EngineApp:
                 "table": engine.batch.table.name,
                 "running": len(engine.batch.in_service),
                 "waiting": len(engine.batch.waiting),
-            }
+            },
+            # JSON has no sets.
+            dumps=partial(json.dumps, default=sorted),
         )
 
     async def _sim_faults(self, request: web.Request, host: Host) -> web.StreamResponse:

@@ -65,7 +65,9 @@ def measured(record: Revision, pods: Sequence[Pod]) -> Rates:
             took_s = (pod.ready_since - pod.engine_since).total_seconds()
             # Beyond the budget the kubelet would have restarted it. So it was Ready before, and has become Ready once more.
             if 0 < took_s <= startup_budget_s(resolved):
-                found = found.slower_of(Rates(load=min(round(resolved.weight_bytes / took_s), FASTEST)))
+                load = round(resolved.weight_bytes / took_s)
+                # A start from the page cache says nothing about the next one: a measurement makes a budget longer, never shorter.
+                found = found.slower_of(Rates(load=load if load < resolved.load_bytes_per_s else None))
     return found
 
 
@@ -94,7 +96,7 @@ def with_measured(resolved: Resolved, inputs: Mapping[str, Any], records: Sequen
     ]
     for rates in alike[:REMEMBERED]:
         found = found.slower_of(rates)
-    if found.load is not None:
+    if found.load is not None and found.load < resolved.load_bytes_per_s:
         resolved = replace(resolved, load_bytes_per_s=found.load, load_measured=True)
     return replace(resolved, fetch_bytes_per_s=found.fetch) if resolved.fetch_image else resolved
 
