@@ -13,13 +13,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from testbed.operator_process import NAMESPACE, ROOT, OperatorProcess
 from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
+from tests.support.shell import Answer, Shell
 
 pytestmark = pytest.mark.long
 
@@ -60,52 +59,6 @@ def commands() -> list[str]:
     """Of all sections, in order; a line that ends with a backslash goes on."""
     lines = [line for page, heading in SECTIONS for block in blocks(page, heading) for line in block.replace("\\\n", " ").splitlines()]
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-
-
-# The shell
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command printed."""
-
-    command: str
-    output: str
-    errors: str
-
-
-class Shell:
-    """One bash that is typed into, with what it started in the background. Everything it has started ends with it."""
-
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        self._directory = directory
-        self._count = 0
-        self._status, told = os.pipe()
-        self._reported = told
-        self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"], stdin=subprocess.PIPE, pass_fds=(told,), env=environment, cwd=ROOT, start_new_session=True
-        )
-
-    def type(self, command: str) -> Answer:
-        """Run it to its end. Fails the test where its exit status is not 0."""
-        self._count += 1
-        output, errors = (self._directory / f"{self._count}.{kind}" for kind in ("out", "err"))
-        assert self._bash.stdin is not None
-        self._bash.stdin.write(f"{{ {command}\n}} >{output} 2>{errors}\necho $? >&{self._reported}\n".encode())
-        self._bash.stdin.flush()
-        ended, _, _ = select.select([self._status], [], [], COMMAND_SECONDS)
-        answer = Answer(command, output.read_text(), errors.read_text())
-        assert ended, f"{command}\ndid not end within {COMMAND_SECONDS:.0f} s\n{answer.output}\n{answer.errors}"
-        status = os.read(self._status, 100).decode().strip()
-        assert status == "0", f"{command}\nexit {status}\n{answer.output}\n{answer.errors}"
-        return answer
-
-    def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._bash.pid, signal.SIGKILL)
-        self._bash.wait()
-        for end in (self._status, self._reported):
-            os.close(end)
 
 
 # The stage
@@ -252,7 +205,7 @@ def shell(stage: Stage, tmp_path: Path) -> Iterator[Shell]:
         "KUBERC": "off",
         **{f"HELM_{kind}_HOME": str(home / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")},
     }
-    running = Shell(tmp_path, environment)
+    running = Shell(tmp_path, environment, ROOT)
     yield running
     running.close()
 
@@ -309,7 +262,7 @@ def type_and_check(shell: Shell, command: str, promise: Callable[[Answer], bool]
     answers: list[Answer] = []
 
     def kept() -> bool:
-        answers.append(shell.type(command))
+        answers.append(shell.type(command, COMMAND_SECONDS))
         return promise(answers[-1])
 
     failure_threshold = FIGURE_SECONDS if any(word in command for word in REPEATED) else 0.0
