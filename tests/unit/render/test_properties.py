@@ -16,6 +16,11 @@ LABEL = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 WORDS = st.dictionaries(LABEL, LABEL, max_size=2)
 QUANTITY = st.sampled_from([1, 16, "500m", "128Gi"])
 RESOURCES = st.fixed_dictionaries({}, optional={"cpu": QUANTITY, "memory": QUANTITY, "ephemeral-storage": QUANTITY})
+LIMITS = st.fixed_dictionaries(
+    {},
+    # A limit that cannot hold the weights in an emptyDir is refused.
+    optional={"cpu": QUANTITY, "memory": QUANTITY, "ephemeral-storage": st.sampled_from(["128Gi", 200_000_000_000])},
+)
 TOLERATION = st.fixed_dictionaries(
     {},
     optional={
@@ -63,7 +68,7 @@ SPECS = some(
     podTemplate=some(
         metadata=some(labels=WORDS, annotations=WORDS),
         imagePullSecrets=st.just([]),
-        resources=some(requests=RESOURCES, limits=RESOURCES),
+        resources=some(requests=RESOURCES, limits=LIMITS),
         terminationGracePeriodSeconds=st.integers(30, 86400),
     ),
     service=some(port=st.integers(1024, 65535), annotations=WORDS),
