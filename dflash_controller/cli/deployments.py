@@ -65,9 +65,8 @@ class Live:
             if self.stored.stable is None:
                 raise Failure(f"{self.name} has no active revision yet", "Give a file, or see kubectl dflash status", status=CLUSTER)
             return self.stored.stable
-        for record in self.stored.records:
-            if name in (record.name, record.hash):
-                return record
+        if found := self.stored.named(name):
+            return found
         known = ", ".join(record.name for record in self.stored.records) or "none"
         raise Failure(f"{self.name} has no revision {name}", f"Kept are: {known}", status=CLUSTER)
 

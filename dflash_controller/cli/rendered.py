@@ -11,7 +11,8 @@ from dflash_controller.api.inputs import revision_inputs
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.flags import Explained, Sources
 from dflash_controller.cli.resolution import Made
-from dflash_controller.engines.resolved import OperatorDefaults
+from dflash_controller.engines.resolved import OperatorDefaults, Resolved
+from dflash_controller.planning.replicas.count import template_of
 from dflash_controller.planning.revisions.rendering import render
 from dflash_controller.planning.revisions.revision import Revision, revision_hash
 from dflash_controller.render.disruption_budget import pod_disruption_budget
@@ -76,7 +77,7 @@ def of_spec(made: Made, name: str, namespace: str, operator: OperatorDefaults) -
         f"{name}-{revision}",
         made.speculation.label(),
         f"{made.resolved.engine} {made.resolved.version}",
-        (*_shared(name, namespace, made.spec, made.resolved.port, made.resolved.nodes), _scaled(workload, defaults.replicas(made.spec))),
+        (*_shared(name, namespace, made.spec, made.resolved), _scaled(workload, defaults.replicas(made.spec))),
         tuple(_containers(workload, sources)),
     )
 
@@ -89,7 +90,7 @@ def of_revision(record: Revision, spec: Spec, name: str, namespace: str) -> Rend
         record.speculation.label(),
         f"{record.resolved.engine} {record.resolved.version}",
         (
-            *_shared(name, namespace, spec, record.resolved.port, record.resolved.nodes),
+            *_shared(name, namespace, spec, record.resolved),
             _scaled(record.workload, defaults.replicas(spec)),
         ),
         tuple(_containers(record.workload, sources)),
@@ -98,9 +99,8 @@ def of_revision(record: Revision, spec: Spec, name: str, namespace: str) -> Rend
 
 def pod_templates(workload: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Returns the pod templates of a workload by role."""
-    spec = workload["spec"]
-    group = spec.get("leaderWorkerTemplate") or {}
-    found = {"engine": spec.get("template") or group.get("leaderTemplate"), "worker": group.get("workerTemplate")}
+    worker = (workload["spec"].get("leaderWorkerTemplate") or {}).get("workerTemplate")
+    found = {"engine": template_of(workload), "worker": worker}
     return {role: template for role, template in found.items() if template}
 
 
@@ -118,12 +118,12 @@ def _containers(workload: Mapping[str, Any], sources: Sources) -> Iterator[Conta
             )
 
 
-def _shared(name: str, namespace: str, spec: Spec, port: int, nodes: int) -> list[Mapping[str, Any]]:
+def _shared(name: str, namespace: str, spec: Spec, resolved: Resolved) -> list[Mapping[str, Any]]:
     return [
         service_account(name, namespace),
-        service(name, namespace, spec, port),
+        service(name, namespace, spec, resolved.port),
         pod_disruption_budget(name, namespace),
-        network_policy(name, namespace, multi_node=nodes > 1),
+        network_policy(name, namespace, multi_node=resolved.nodes > 1, fetches=bool(resolved.fetch_image)),
         pod_monitor(name, namespace),
     ]
 

@@ -56,9 +56,8 @@ class Situation:
 
     def record(self, name: str) -> Revision:
         """Returns a revision by its name, or by the part after the deployment's. Raises Failure."""
-        for record in self.stored.records:
-            if name in (record.name, record.hash):
-                return record
+        if found := self.stored.named(name):
+            return found
         raise Failure(f"{self.name} has no revision {name}", f"See kubectl dflash rollout history {self.name}")
 
 

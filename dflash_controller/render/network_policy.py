@@ -9,7 +9,7 @@ from dflash_controller.model.fetch_progress import PORT as PROGRESS_PORT
 from dflash_controller.render.selectors import all_pods
 
 
-def network_policy(name: str, namespace: str, *, multi_node: bool, fetches: bool = False) -> dict[str, Any]:
+def network_policy(name: str, namespace: str, *, multi_node: bool, fetches: bool) -> dict[str, Any]:
     """Returns a policy that allows any source on the serving port, and all ports between the pods of one multi-node deployment.
 
     Clients, the operator and Prometheus all use the serving port. It is open to any source, because a Service of type NodePort or

@@ -92,7 +92,7 @@ def configure_kopf(settings: kopf.OperatorSettings, *, clusterwide: bool) -> Non
     """Turns off peering and posted events, limits waits, and lets the API server filter children.
 
     An operator limited to some namespaces may read neither CustomResourceDefinitions nor namespaces, and kopf would retry for minutes. So
-    kopf does not scan for kinds installed later: the periodic list finds their objects, and a restart watches them.
+    kopf does not scan for kinds installed later: the resync looks for them and lists them often, and a restart watches them.
     """
     settings.scanning.disabled = not clusterwide
     settings.peering.standalone = True

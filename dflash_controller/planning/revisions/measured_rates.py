@@ -21,7 +21,7 @@ from dflash_controller.render.startup import startup_budget_s
 LEAST_BYTES = 100_000_000
 """Bytes of a fetch below which its rate is that of requests, not of the line."""
 FASTEST = 2_000_000_000
-"""Bytes per second that are believed. A start from the page cache is faster, and the next one may find it empty."""
+"""Bytes per second of a fetch that are believed, and the most that a stored rate may say."""
 SLOWER = 0.9
 """A slower measurement is stored if it is below this part of the stored one. Fewer writes matter more than a tenth."""
 REMEMBERED = 5

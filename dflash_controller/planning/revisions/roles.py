@@ -22,6 +22,10 @@ class StoredRevisions:
     unreadable: tuple[Object, ...] = ()
     """ControllerRevisions that a newer operator wrote or that are damaged."""
 
+    def named(self, name: str) -> Revision | None:
+        """Returns the revision of this name, or of this part after the deployment's name; None if there is none."""
+        return next((record for record in self.records if name in (record.name, record.hash)), None)
+
 
 def read_stored(items: Iterable[Object]) -> StoredRevisions:
     """Returns the revisions in the ControllerRevisions of one deployment."""

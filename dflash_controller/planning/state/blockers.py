@@ -112,7 +112,7 @@ def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
     if forbidden:
         return Blocker(Reason.PERMISSION_DENIED, f"The API server denies the operator a write: {message}. Grant it the right")
     if "must specify a volume type" in message or ("volumes" in message and ".image: field not declared in schema" in message):
-        # Where only pods lack the volume's source. Every other kind of source is older.
+        # Releases before 1.31 do not know the field. Every other source of a volume is older.
         return image_volumes_missing(message)
     if ": .status." in message and "not declared in schema" in message:
         return Blocker(

@@ -11,9 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
+from dflash_controller.api.names import API_VERSION, KIND
 from dflash_controller.cli import failures, program
 from dflash_controller.cli.program import COMMANDS, root, run
 from dflash_controller.engines.sglang.admin import START
+from dflash_controller.model.fetch_progress import PORT
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "dflash.yaml")
@@ -175,3 +177,14 @@ def test_kubectl_gets_completions_in_its_own_form(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-dflash", "validate", ""])
     program.complete()
     assert capsys.readouterr().out == ":0\n", "kubectl completes files"
+
+
+def test_render_opens_the_port_of_the_progress_where_pods_fetch_their_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = {"target": {"model": "Qwen/Qwen3.5-9B", "revision": "f" * 40}, "drafter": {"revision": "a" * 40}, "storage": {"emptyDir": {}}}
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "chat"}, "spec": spec}))
+    setting = ("--setting", "DFLASH_FETCH_IMAGE=example.com/operator:1")
+    for more, ports in (((), ["http"]), (setting, ["http", PORT])):
+        assert run(["render", str(file), "-o", "json", *more]) == failures.OK
+        [policy] = [item for item in json.loads(capsys.readouterr().out)["objects"] if item["kind"] == "NetworkPolicy"]
+        assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == ports
