@@ -77,9 +77,10 @@ class Prometheus:
         self._session: aiohttp.ClientSession | None = None
         self._tls: tuple[tuple[float, ...], ssl.SSLContext] | None = None
 
-    async def query(self, promql: str) -> list[Row]:
-        """The vector of an instant query, evaluated now. Raises PrometheusError."""
-        return await self._answer("query", {"query": promql}, _vector)
+    async def query(self, promql: str, at_s: float | None = None) -> list[Row]:
+        """The vector of an instant query, evaluated at a time in seconds since the epoch, or now. Raises PrometheusError."""
+        moment = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        return await self._answer("query", {"query": promql, **moment}, _vector)
 
     async def query_range(self, promql: str, start_s: float, end_s: float, step_s: float) -> list[Course]:
         """The matrix of a range query. Raises PrometheusError."""

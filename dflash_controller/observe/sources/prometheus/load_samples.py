@@ -77,7 +77,9 @@ class Spans:
         for engine in sorted({target.engine for target in chosen}):
             dialect = ENGINES[engine].metric_schema
             try:
-                windows = await self._windows.ask(dialect.presence, dialect.load_samples, settings.span_s, dialect.load_sample_totals)
+                windows = await self._windows.ask(
+                    dialect.presence, dialect.load_samples, settings.span_s, now_s, dialect.load_sample_totals
+                )
             except PrometheusError as error:
                 _log.warning("the tuner has nothing new of the %s engines: %s", engine, error)
                 continue

@@ -20,12 +20,12 @@ Pages = tuple[tuple[float, Scrape], ...]
 async def newest_pages(
     client: Prometheus, selection: Selection, dialect: MetricSchema, pods: Sequence[Target], now_s: float
 ) -> dict[str, Pages]:
-    """The newest page of each pod, by uid. Raises PrometheusError."""
+    """The newest page of each pod at a time, by uid. Raises PrometheusError."""
     names = [(target.namespace, target.pod) for target in pods]
     wanted = needed_metrics((*dialect.counters, *dialect.histograms))
-    # Times first: a scrape in between makes samples newer than their time, never a reading that is told twice with other counters.
-    times = await client.query(promql.sample_times(dialect.presence, names, selection))
-    rows = await client.query(promql.samples(wanted, names, selection))
+    # Times first: a scrape stored in between makes samples newer than their time, never a reading told twice with other counters.
+    times = await client.query(promql.sample_times(dialect.presence, names, selection), now_s)
+    rows = await client.query(promql.samples(wanted, names, selection), now_s)
     return await asyncio.to_thread(
         _pages,
         dialect.counters,

@@ -24,6 +24,9 @@ _STALE_ROUNDS = 5
 """An instant query finds samples of the last 5 minutes, also of a Prometheus that does not scrape any more. Scrapes may be as rare as every
 second round, and arrive late where they are written remotely."""
 
+STORED_S = 1.0
+"""A page is stored some time after the time that its samples get. A query that ends now may hold a scrape that the next one does not."""
+
 
 class PrometheusSource:
     """Asks for the increase of every needed series over the window, and joins the answers to the given pods."""
@@ -57,12 +60,13 @@ class PrometheusSource:
         One that fails for the pods on trial fails those only, and one for the tuner nothing.
         """
         engines = sorted({target.engine for target in targets})
+        now_s = self._wall() - STORED_S
         pods: dict[PodName, CounterWindow] = {}
         present: dict[PodName, frozenset[str]] = {}
         try:
             for engine in engines:
                 schema = ENGINES[engine].metric_schema
-                pods.update(await self._windows.ask(schema.presence, schema.series, self._window_s))
+                pods.update(await self._windows.ask(schema.presence, schema.series, self._window_s, now_s))
                 present.update(await self._windows.present(schema))
         except PrometheusError as failure:
             error = Error(str(failure))
@@ -79,11 +83,11 @@ class PrometheusSource:
                 windows[target.uid] = window
         readings: dict[str, tuple[CounterSnapshot, ...]] = {}
         try:
-            readings = await self._trials.collect(targets, self._wall())
+            readings = await self._trials.collect(targets, now_s)
         except PrometheusError as failure:
             error = Error(str(failure))
             failures.update((target.uid, error) for target in targets if target.on_trial)
-        spans = await self._spans.collect(targets, self._wall())
+        spans = await self._spans.collect(targets, now_s)
         names = {target.uid: present.get((target.namespace, target.pod), frozenset()) for target in targets}
         return Round(windows, failures, frozenset(windows) - failures.keys(), readings, names, spans=spans)
 

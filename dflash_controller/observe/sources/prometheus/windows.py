@@ -20,7 +20,7 @@ PodName = tuple[str, str]
 
 
 class FleetWindows:
-    """Asks for the increase of series over a window that ends now."""
+    """Asks for the increase of series over a window."""
 
     def __init__(self, client: Prometheus, selection: Selection, parallel: int = 4) -> None:
         self._client = client
@@ -28,11 +28,12 @@ class FleetWindows:
         self._parallel = parallel
 
     async def ask(
-        self, presence: str, series: Iterable[Series], window_s: float, totals: Iterable[Series] = ()
+        self, presence: str, series: Iterable[Series], window_s: float, end_s: float, totals: Iterable[Series] = ()
     ) -> dict[PodName, CounterWindow]:
         """A window for each pod that exports ``presence``. ``totals``: counters that are also told since the start of the process.
 
-        Raises PrometheusError where one query fails: half the series would be wrong.
+        All series end at the same time, ``end_s`` (seconds since the epoch): a quotient of two that hold other scrapes is wrong by the
+        jitter of a scrape. Raises PrometheusError where one query fails: half the series would be wrong.
         """
         wanted, counted = tuple(series), tuple(totals)
         slots = asyncio.Semaphore(self._parallel)
@@ -42,7 +43,7 @@ class FleetWindows:
         queries.append(promql.age(presence, self._selection))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._ask(query, slots)) for query in queries]
+                tasks = [group.create_task(self._ask(query, end_s, slots)) for query in queries]
         except ExceptionGroup as failures:
             raise _only_prometheus(failures) from None
         *answers, covered, ages = (task.result() for task in tasks)
@@ -80,10 +81,10 @@ class FleetWindows:
             found.setdefault(_pod(row), set()).add(row.labels.get("__name__", ""))
         return {pod: frozenset(names) for pod, names in found.items()}
 
-    async def _ask(self, query: str, slots: asyncio.Semaphore) -> list[Row]:
+    async def _ask(self, query: str, at_s: float, slots: asyncio.Semaphore) -> list[Row]:
         """Rows that are finite: a NaN is no number, and certainly not zero."""
         async with slots:
-            return [row for row in await self._client.query(query) if math.isfinite(row.value)]
+            return [row for row in await self._client.query(query, at_s) if math.isfinite(row.value)]
 
 
 def _pod(row: Row) -> PodName:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.observe.sources.prometheus import promql, reduction
 from dflash_controller.observe.sources.prometheus.client import Prometheus, PrometheusError, PrometheusSettings
 from dflash_controller.observe.sources.prometheus.reduction import Selection
-from dflash_controller.observe.sources.prometheus.source import PrometheusSource
+from dflash_controller.observe.sources.prometheus.source import STORED_S, PrometheusSource
 
 Answer = Callable[[str], web.Response | Awaitable[web.Response]]
 
@@ -40,6 +41,8 @@ class Server:
 
     def __init__(self) -> None:
         self.queries: list[str] = []
+        self.times: list[float | None] = []
+        """When each was to be evaluated."""
         self.headers: list[Mapping[str, str]] = []
         self.answer: Answer = lambda _: vector()
         self.url = ""
@@ -49,6 +52,7 @@ class Server:
         query = form["query"]
         assert isinstance(query, str)
         self.queries.append(query)
+        self.times.append(float(str(form["time"])) if "time" in form else None)
         self.headers.append(request.headers.copy())
         answer = self.answer(query)
         return answer if isinstance(answer, web.Response) else await answer
@@ -274,6 +278,23 @@ async def test_the_number_of_queries_does_not_grow_with_the_fleet(server: Server
         assert all('cluster="prod"' in chosen for chosen in re.findall(r"\w*{[^}]*}", query)), query
 
 
+async def test_all_series_of_a_round_end_at_one_moment_that_prometheus_has_stored(server: Server) -> None:
+    """A quotient of two series that hold other scrapes is wrong by the jitter of a scrape."""
+    clock = itertools.count(1000.0)
+
+    async def slow(query: str) -> web.Response:
+        await asyncio.sleep(0.002)
+        return tuned_server(query)
+
+    server.answer = slow
+    source = PrometheusSource(settings(server), parallel=1, wall=lambda: next(clock))
+    got = await source.collect([replace(pod("a"), tuned=True)])
+    await source.close()
+    asked = {moment for query, moment in zip(server.queries, server.times, strict=True) if not query.startswith("group by")}
+    assert asked == {1000.0 - STORED_S}
+    assert [span.end_s for span in got.spans["uid-ns-a"]] == [1000.0 - STORED_S]
+
+
 async def test_one_failing_query_fails_the_round(server: Server) -> None:
     server.answer = lambda query: web.Response(status=400, text="{}") if "drafts" in query else vllm_server(query)
     source = PrometheusSource(settings(server))
@@ -325,7 +346,7 @@ def tuned_server(query: str) -> web.Response:
 
 async def test_spans_are_asked_for_every_second_round_whatever_the_fleet(server: Server) -> None:
     server.answer = tuned_server
-    clock = [1000.0]
+    clock = [1000.0 + STORED_S]
     source = PrometheusSource(settings(server), wall=lambda: clock[0])
     targets = [replace(pod("a"), tuned=True), replace(pod("b"), tuned=True), pod("x")]
     targets += [replace(pod(f"p{i}"), tuned=True, deployment=f"d{i}") for i in range(300)]

@@ -21,7 +21,7 @@ from dflash_controller.observe.sources.prometheus import promql
 from dflash_controller.observe.sources.prometheus.client import PrometheusSettings
 from dflash_controller.observe.sources.prometheus.counter_snapshots import TrialSettings
 from dflash_controller.observe.sources.prometheus.reduction import Selection
-from dflash_controller.observe.sources.prometheus.source import PrometheusSource
+from dflash_controller.observe.sources.prometheus.source import STORED_S, PrometheusSource
 from dflash_controller.observe.sources.scrape.exposition import read_page
 
 PAGES = Path(__file__).parents[4] / "testbed" / "data" / "metrics"
@@ -92,9 +92,8 @@ class Server:
             ours = [{"metric": {"namespace": "ns", "pod": name}, "value": [1, told]} for name in ("old", "new", "idle")]
             return _answer("vector", ours if "time()" in form["query"] else [])
         if endpoint == "query":
-            return _answer(
-                "vector", [{"metric": labels, "value": [self.now, value]} for labels, value in self._evaluated(form["query"], self.now)]
-            )
+            now = float(form["time"])
+            return _answer("vector", [{"metric": labels, "value": [now, value]} for labels, value in self._evaluated(form["query"], now)])
         start, end, step = (float(form[name]) for name in ("start", "end", "step"))
         series: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = {}
         for i in range(int((end - start) / step) + 1):
@@ -134,7 +133,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest.fixture
 async def source(server: Server) -> AsyncIterator[PrometheusSource]:
     settings = PrometheusSettings(server.url, backoff_s=0.0, timeout_s=120.0, matcher={"cluster": "here"})
-    made = PrometheusSource(settings, trials=TrialSettings(attempts=2), wall=lambda: server.now)
+    made = PrometheusSource(settings, trials=TrialSettings(attempts=2), wall=lambda: server.now + STORED_S)
     yield made
     await made.close()
 
