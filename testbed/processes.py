@@ -30,7 +30,7 @@ class RecordedProcess:
         """Returns the pid, or None if the process is not running. A zombie has no command line and counts as not running."""
         try:
             pid = int(self.pid_file.read_text())
-            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            command_line = _command_line(pid)
         except (OSError, ValueError):
             return None
         return pid if self.marker in command_line.replace(b"\0", b" ").decode(errors="replace") else None
@@ -54,9 +54,6 @@ class RecordedProcess:
             command[0], list(command), dict(os.environ if environment is None else environment), file_actions=opened, setsid=True
         )
         self.pid_file.write_text(str(pid))
-        # A new process briefly has no command line and would count as not running.
-        while self.pid() is None and not _reap(pid):
-            time.sleep(0.001)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal. Raises ProcessError if the process is not running."""
@@ -91,6 +88,23 @@ class RecordedProcess:
                     os.kill(pid, signal.SIGKILL)
                 killed = True
             time.sleep(0.01)
+
+
+def _command_line(pid: int) -> bytes:
+    """Returns the command line of a process, empty for a zombie. Raises OSError if there is no such process.
+
+    A process that replaces its program has an executable, but no command line until the new one is loaded: up to 0.3 s where the program
+    must be read from a disk.
+    """
+    while True:
+        found = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if found:
+            return found
+        try:
+            os.readlink(f"/proc/{pid}/exe")  # a zombie has none
+        except FileNotFoundError:
+            return b""
+        time.sleep(0.001)
 
 
 def _reap(pid: int) -> bool:

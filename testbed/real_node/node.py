@@ -104,7 +104,8 @@ class RealNode:
     def _wait_ready(self) -> None:
         def is_ready() -> bool:
             if self._kubelet.pid() is None:
-                raise RuntimeError(f"the kubelet ended:\n{self._kubelet_log()}")
+                lines = self._kubelet_log().splitlines()
+                raise RuntimeError("\n".join([f"the kubelet ended: {lines[-1] if lines else 'it wrote no log'}", *lines]))
             return self.name in self._cluster.ready_nodes()
 
         try:
