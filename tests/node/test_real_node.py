@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import time
 import urllib.request
@@ -53,9 +54,19 @@ def spec(engine: str, startup_s: float = 0, **changes: Any) -> dict[str, Any]:
 
 
 def address(cluster: Cluster, deployment: Deployment) -> str:
-    """The base URL of a deployment's Service."""
+    """The base URL of a deployment's Service, once connections reach a pod: kube-proxy follows the endpoints by up to a second."""
     found = cluster.get("service", deployment.name, "--namespace", deployment.namespace)["spec"]
-    return f"http://{found['clusterIP']}:{found['ports'][0]['port']}"
+    host, port = found["clusterIP"], found["ports"][0]["port"]
+
+    def connects() -> bool:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(connects, f"the Service of {deployment.name} to take connections", 60)
+    return f"http://{host}:{port}"
 
 
 def in_pod(cluster: Cluster, namespace: str, pod: str, program: str) -> str:

@@ -175,8 +175,11 @@ class Deployment:
             and conditions.get("Reconciling") == "False"
         )
 
-    def wait_done(self, timeout: float = 40.0) -> None:
-        wait_until(self.is_done, f"{self.namespace}/{self.name} to be done: {self.status()}", timeout, 0.1)
+    def wait_done(self, timeout: float = 90.0) -> None:
+        try:
+            wait_until(self.is_done, f"{self.namespace}/{self.name} to be done", timeout, 0.1)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.status()}") from None
 
     def wait_look(self) -> None:
         """Wait until the operator has decided anew, given a reason to: another history limit, which changes nothing else."""
