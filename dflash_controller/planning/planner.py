@@ -169,6 +169,7 @@ def _carry_on(
     if wanted is not None and state.spec is not None:
         state, remembered = remember_block(state, spec, asker)
     state, lifted = forget_operations(state)
+    undecided = state
     state, decided = _decide_candidate(state, spec, policy, begins=begins, waits=wanted is None)
     if state.stable is not None and (state.stable != before or state.health is None):
         state = replace(state, health=judged(state, spec, state.stable))
@@ -185,13 +186,15 @@ def _carry_on(
     in_force = state.stable or state.candidate
     learned = () if begins or decided or finished or wanted is None else _learned(state)
     measured = () if begins or decided or finished or remembered or lifted or learned or wanted is None else _measured(state)
-    # Only the plan that ends a trial knows the verdicts. A conflict of a child write before its status would lose them.
+    # Only the plan that ends a trial knows the verdicts. A conflict of a child write between the record and the status would lose them.
+    # What serves is kept up before the record is written: that write may be refused for as long as nobody grants it.
     children = not ends
+    serves = state if children else _with_next_replicas(undecided, policy, begins=True, waits=wanted is None)
     return Plan(
         serving=(
             *adopted,
             *_outage_ahead(state),
-            *(serving_steps(state) if children else ()),
+            *serving_steps(serves),
         ),
         rollout=(
             *finished,

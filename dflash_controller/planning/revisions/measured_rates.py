@@ -66,7 +66,7 @@ def measured(record: Revision, pods: Sequence[Pod]) -> Rates:
             # Beyond the budget the kubelet would have restarted it. So it was Ready before, and has become Ready once more.
             if 0 < took_s <= startup_budget_s(resolved):
                 load = round(resolved.weight_bytes / took_s)
-                # A start from the page cache says nothing about the next one: a measurement makes a budget longer, never shorter.
+                # A start from the page cache says nothing about the next one.
                 found = found.slower_of(Rates(load=load if load < resolved.load_bytes_per_s else None))
     return found
 
@@ -83,7 +83,8 @@ def to_store(record: Revision, pods: Sequence[Pod]) -> str | None:
 def with_measured(resolved: Resolved, inputs: Mapping[str, Any], records: Sequence[Revision]) -> Resolved:
     """Returns the values of a new revision with the rates that earlier ones on the same storage have shown. ``inputs`` are its own.
 
-    Engines that download by themselves start at another rate than those whose weights are there.
+    Engines that download by themselves start at another rate than those whose weights are there. A measurement makes a budget longer,
+    never shorter: the next line may be slower.
     """
     found, newest = Rates(), sorted(records, key=lambda record: record.number, reverse=True)
     alike = [
@@ -96,9 +97,11 @@ def with_measured(resolved: Resolved, inputs: Mapping[str, Any], records: Sequen
     ]
     for rates in alike[:REMEMBERED]:
         found = found.slower_of(rates)
+    if resolved.fetch_image and found.fetch is not None and found.fetch < resolved.load_bytes_per_s:
+        resolved = replace(resolved, fetch_bytes_per_s=found.fetch)
     if found.load is not None and found.load < resolved.load_bytes_per_s:
         resolved = replace(resolved, load_bytes_per_s=found.load, load_measured=True)
-    return replace(resolved, fetch_bytes_per_s=found.fetch) if resolved.fetch_image else resolved
+    return resolved
 
 
 def _slower(one: int | None, other: int | None) -> int | None:

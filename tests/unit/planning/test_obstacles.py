@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from dflash_controller.analysis.verdict import Judgement
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.planning.state.inputs import Blocker
 from dflash_controller.planning.state.plan import Part
-from tests.support.planning_world import PASSED, UNDECIDED, Refusal, World
+from tests.support.planning_world import FAILED, PASSED, UNDECIDED, Refusal, World
 from tests.unit.planning.test_planner import COMMIT, set_drafter, settled
 from tests.unit.planning.test_rollouts import OTHER, annotate, candidate, replicas
 
@@ -184,6 +185,29 @@ def test_what_serves_is_scaled_while_the_record_of_a_new_revision_is_refused(rep
         world.reconcile()
         world.controllers()
     assert (world.serving(), world.reason("Stalled")) == (replicas_, "PermissionDenied")
+
+
+@pytest.mark.parametrize("judgement", [PASSED, FAILED])
+def test_what_serves_is_scaled_and_repaired_while_the_end_of_a_trial_cannot_be_recorded(judgement: Judgement) -> None:
+    world = on_trial()
+    tried = candidate(world)
+    world.refuses["ControllerRevision"] = Refusal(403, "forbidden: User cannot patch resource")
+    world.judgement = judgement
+    world.edit(lambda spec: spec.update(replicas=5))
+    [stable] = [name for name in replicas(world) if name != tried]
+    for _ in range(8):
+        world.reconcile()
+        world.controllers()
+    assert replicas(world) == {stable: 4, tried: 1}
+    del world.children["Deployment", stable]
+    for _ in range(8):
+        world.reconcile()
+        world.controllers()
+    assert replicas(world) == {stable: 4, tried: 1}
+    assert (world.serving(), world.reason("Stalled")) == (5, "PermissionDenied")
+    world.refuses.clear()
+    world.settle()
+    assert replicas(world) == {(tried if judgement is PASSED else stable): 5}
 
 
 def test_a_plan_that_reports_a_refusal_writes_nothing_but_the_status() -> None:

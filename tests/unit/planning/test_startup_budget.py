@@ -138,6 +138,20 @@ def test_the_rate_of_a_fetch_decides_how_long_the_next_may_take() -> None:
     assert f"up to {fetch_s(second)} s to fetch them at 10.0 MB/s (measured)" in world.deployment["status"]["startupBudgetReason"]
 
 
+def test_a_fast_fetch_does_not_shorten_what_the_next_may_take() -> None:
+    world = World(spec(replicas=2, storage=CLAIM, **MODELS), defaults=FETCHED)
+    world.settle()
+    first = newest(world)
+    world.shown[first.hash] = {"fetched": FetchReport(FetchReason.FETCHED, "done", bytes=18 * 10**9, seconds=10.0, rate=18 * 10**8)}
+    world.settle()
+    assert rates(newest(world)) == {"fetch": 18 * 10**8}
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    second = newest(world).resolved
+    assert second.fetch_bytes_per_s is None
+    assert fetch_s(second) == fetch_s(first.resolved)
+
+
 def test_an_emptydir_that_cannot_hold_the_weights_is_refused_before_a_pod_is_made() -> None:
     limits = {"resources": {"limits": {"ephemeral-storage": "1Gi"}}}
     for more, field in (
