@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testbed.processes import RecordedProcess
+from testbed.waiting import wait_until
 
 MARKER = "known-by-this"
 
@@ -17,7 +19,8 @@ MARKER = "known-by-this"
 def process(tmp_path: Path) -> Iterator[RecordedProcess]:
     recorded = RecordedProcess(tmp_path / "program.pid", MARKER)
     yield recorded
-    recorded.stop(signal.SIGKILL)
+    os.kill(pid := int(recorded.pid_file.read_text()), signal.SIGKILL)  # not by what is tested
+    os.waitpid(pid, 0)
 
 
 def test_a_process_that_replaces_its_program_is_never_taken_for_ended(process: RecordedProcess, tmp_path: Path) -> None:
@@ -32,6 +35,4 @@ def test_a_process_that_replaces_its_program_is_never_taken_for_ended(process: R
 
 def test_an_ended_process_is_known_as_ended_before_its_exit_status_is_read(process: RecordedProcess, tmp_path: Path) -> None:
     process.start(["/bin/sh", "-c", "read line", MARKER], tmp_path / "log")  # its input is empty: it ends at once
-    while process.pid() is not None:
-        pass
-    assert process.pid() is None
+    wait_until(lambda: process.pid() is None, "the process to end")
