@@ -9,7 +9,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def wait_until(condition: Callable[[], Found | None], what: str, timeout: float = 30.0, interval: float = 0.05) -> Found:
+def wait_until(condition: Callable[[], Found | None], what: str, timeout: float = 60.0, interval: float = 0.05) -> Found:
     """Returns the first truthy value of `condition`. Raises TimeoutError naming `what` after `timeout` seconds."""
     give_up_at = time.monotonic() + timeout
     while True:

@@ -96,9 +96,9 @@ def named(cluster: Cluster, namespace: str, kind: str) -> list[dict[str, Any]]:
 def test_it_serves_rides_out_an_outage_hands_over_and_stops(cluster: Cluster, namespace: str, start: Start) -> None:
     cluster.apply_yaml(DEPLOYMENT, namespace)
     first = start()
-    wait_until(lambda: named(cluster, namespace, "services"), "the operator to make the Service", timeout=30)
+    wait_until(lambda: named(cluster, namespace, "services"), "the operator to make the Service")
     second = start()
-    wait_until(lambda: "[+] API server answers" in second.fetch("/readyz"), "the standby to be ready", timeout=30)
+    wait_until(lambda: "[+] API server answers" in second.fetch("/readyz"), "the standby to be ready")
     assert first.leads()
     assert not second.leads()
 
@@ -109,14 +109,14 @@ def test_it_serves_rides_out_an_outage_hands_over_and_stops(cluster: Cluster, na
     finally:
         cluster.control_plane.resume_apiserver()
     cluster.kubectl("-n", namespace, "delete", "service", "demo")
-    wait_until(lambda: named(cluster, namespace, "services"), "the Service to be put back", timeout=30)
+    wait_until(lambda: named(cluster, namespace, "services"), "the Service to be put back")
     assert first.process.poll() is None
     assert first.leads()
 
     assert first.stop() == 0
     wait_until(second.leads, "the standby to take over at once", timeout=8)
     cluster.kubectl("-n", namespace, "delete", "service", "demo")
-    wait_until(lambda: named(cluster, namespace, "services"), "the new leader to put the Service back", timeout=30)
+    wait_until(lambda: named(cluster, namespace, "services"), "the new leader to put the Service back")
     assert second.stop() == 0
     lease = cluster.get("lease", "dflash-operator", "-n", namespace)
     assert lease["spec"].get("holderIdentity", "") == ""
@@ -145,7 +145,7 @@ def test_a_standby_keeps_up_and_writes_nothing_until_it_leads(cluster: Cluster, 
         return f'dflash_last_event_timestamp_seconds{{kind="{kind}"}}' in standby.fetch("/metrics")
 
     cluster.apply_yaml(DEPLOYMENT, namespace)
-    wait_until(lambda: seen("DFlashDeployment"), "the standby to see the deployment", timeout=30)
+    wait_until(lambda: seen("DFlashDeployment"), "the standby to see the deployment")
     assert standby.fetch("/readyz") == "[+] API server answers\n"
     assert standby.fetch("/healthz") == "[+] cluster is listed\n"
     assert not standby.leads()
@@ -162,8 +162,8 @@ def test_a_standby_keeps_up_and_writes_nothing_until_it_leads(cluster: Cluster, 
 
 def test_a_standby_stops_well(cluster: Cluster, namespace: str, start: Start) -> None:
     first = start()
-    wait_until(first.leads, "the first to lead", timeout=30)
+    wait_until(first.leads, "the first to lead")
     second = start()
-    wait_until(lambda: "[+] API server answers" in second.fetch("/readyz"), "the standby to be ready", timeout=30)
+    wait_until(lambda: "[+] API server answers" in second.fetch("/readyz"), "the standby to be ready")
     assert second.stop() == 0
     assert first.leads()

@@ -194,7 +194,7 @@ async def test_the_deployment_of_the_revision_does_not_count_a_fetching_pod(oper
     workload["metadata"]["annotations"] = {names.ANNOTATION_RECORD: json.dumps({"hash": REVISION, "inputs": {}})}
     workload["spec"]["replicas"] = 1
     await operator.client.apply(kinds.DEPLOYMENT, workload)
-    await asyncio.to_thread(cluster.kubectl, "-n", namespace, "rollout", "status", f"deploy/{NAME}-{REVISION}", "--timeout=30s")
+    await asyncio.to_thread(cluster.kubectl, "-n", namespace, "rollout", "status", f"deploy/{NAME}-{REVISION}", "--timeout=120s")
     status = (await operator.client.get(kinds.DEPLOYMENT, namespace, f"{NAME}-{REVISION}"))["status"]
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
     snapshot = await operator.reader.refresh(operator.key)

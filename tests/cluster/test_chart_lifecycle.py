@@ -87,7 +87,7 @@ def columns(cluster: Cluster) -> set[str]:
 
 def install(cluster: Cluster, namespace: str, *options: str, verb: str = "install", chart: Path = CHART, release: str = RELEASE) -> str:
     """Install or upgrade. Returns what Helm said."""
-    return cluster.helm(verb, release, str(chart), "--namespace", namespace, "--timeout=60s", *options)
+    return cluster.helm(verb, release, str(chart), "--namespace", namespace, "--timeout=120s", *options)
 
 
 def may_create(cluster: Cluster, kubeconfig: Path, resource: str) -> bool:
@@ -171,7 +171,7 @@ def test_without_keep_the_definition_goes_with_the_release(own_cluster: Cluster,
 def test_helm_test_passes(own_cluster: Cluster, namespaces: tuple[str, str]) -> None:
     """The pod is let in by Pod Security and ends well; what it asks is asked by a real kubelet only."""
     install(own_cluster, namespaces[0])
-    said = own_cluster.helm("test", RELEASE, "--namespace", namespaces[0], "--timeout=60s")
+    said = own_cluster.helm("test", RELEASE, "--namespace", namespaces[0], "--timeout=120s")
     assert re.search(r"Phase:\s+Succeeded", said)
 
 
@@ -234,7 +234,7 @@ def test_two_releases_of_one_name_serve_a_namespace_each(own_cluster: Cluster, n
                 operator.start().wait_to_lead()
                 assert "/healthz: 200" in asked_as_by_helm_test(cluster, namespace, operator.url)
             for namespace in namespaces:
-                cluster.kubectl("--namespace", namespace, "wait", "--for=condition=Ready", "dfd/chat", "--timeout=60s")
+                cluster.kubectl("--namespace", namespace, "wait", "--for=condition=Ready", "dfd/chat", "--timeout=120s")
                 cluster.kubectl("--namespace", namespace, "scale", "dfd/chat", "--replicas=2")
             for namespace in namespaces:
                 wait_until(lambda name=namespace: status(cluster, name).get("readyReplicas") == 2, f"two replicas in {namespace}", 60)
@@ -347,7 +347,7 @@ def test_what_is_rendered_can_be_applied_without_helm(own_cluster: Cluster, name
     text = cluster.helm("template", RELEASE, str(CHART), "--namespace", namespace, "--kube-version=1.35", "--no-hooks")
     apply = ("apply", "--server-side", "--validate=strict", "--field-manager=argocd-controller", "--output=json", "--filename=-")
     first = json.loads(cluster.kubectl(*apply, input=text))["items"]
-    cluster.kubectl("--namespace", namespace, "rollout", "status", f"deployment/{RELEASE}", "--timeout=60s")
+    cluster.kubectl("--namespace", namespace, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
     second = json.loads(cluster.kubectl(*apply, input=text))["items"]
     assert [item["metadata"].get("generation") for item in first] == [item["metadata"].get("generation") for item in second]
     cluster.kubectl("delete", "--filename=-", input=text)

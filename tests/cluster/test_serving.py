@@ -44,7 +44,7 @@ def condition(kubectl: Kubectl, type: str, name: str = "chat") -> tuple[str, str
 
 
 def ready(kubectl: Kubectl, name: str = "chat") -> None:
-    kubectl("wait", "--for=condition=Ready", f"dfd/{name}", "--timeout=30s")
+    kubectl("wait", "--for=condition=Ready", f"dfd/{name}", "--timeout=120s")
 
 
 def test_apply_serves_completions_and_tells_the_truth(start_operator: StartOperator, kubectl: Kubectl) -> None:

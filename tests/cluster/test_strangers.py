@@ -36,7 +36,7 @@ def status(kubectl: Kubectl) -> dict[str, Any]:
 
 
 def ready(kubectl: Kubectl) -> None:
-    kubectl("wait", "--for=condition=Ready", "dfd/chat", "--timeout=60s")
+    kubectl("wait", "--for=condition=Ready", "dfd/chat", "--timeout=120s")
 
 
 def copied(child: dict[str, Any], name: str) -> dict[str, Any]:

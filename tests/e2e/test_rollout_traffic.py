@@ -54,13 +54,13 @@ def test_no_request_fails_while_all_replicas_change_their_drafter(
     before = deployment.pod_uids()
     with ServiceTraffic(cluster, namespace, "chat", model=MODEL, rate=RATE, mix=MIX) as traffic:
         deployment.patch(drafter={"revision": EQUAL})
-        assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=180)["phase"] == "Completed"
+        assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=300)["phase"] == "Completed"
         wait_until(lambda: len(deployment.pod_uids()) == 3, "the last of the old pods to end")
         assert not before & deployment.pod_uids()
         promoted = traffic.answered()
         with played_with(simulator, namespace, {"ccc*": {"acceptance": 0.0}}):
             deployment.patch(drafter={"revision": COLLAPSED})
-            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=180)["phase"] == "RolledBack"
+            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=300)["phase"] == "RolledBack"
             wait_until(lambda: len(deployment.pod_uids()) == 3, "the collapsed pod to end")
         answered = traffic.answered()
     collapsed = deployment.rollout()["revision"].removeprefix("chat-")

@@ -258,7 +258,7 @@ def test_a_drafter_is_promoted_group_by_group_and_a_collapsed_one_is_rolled_back
         for deployment in both:
             deployment.patch(drafter={"revision": NEW})
         for deployment in both:
-            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=120)["phase"] == "Completed"
+            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=300)["phase"] == "Completed"
             wait_whole(deployment, 2)
     for deployment in both:
         assert told(seen[deployment.name], "RolloutHealthy") == {"True"}, "a group that is being made is no failure"
@@ -272,7 +272,7 @@ def test_a_drafter_is_promoted_group_by_group_and_a_collapsed_one_is_rolled_back
         for deployment in both:
             deployment.patch(drafter={"revision": COLLAPSED})
         for deployment in both:
-            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=120)["phase"] == "RolledBack"
+            assert deployment.wait_phase("Completed", "RolledBack", "Held", timeout=300)["phase"] == "RolledBack"
     for deployment in both:
         stable = deployment.status()["stableRevision"]
         wait_until(lambda deployment=deployment: whole(deployment, 2), "the replica taken for the trial to be back")
@@ -293,7 +293,7 @@ def test_a_candidate_that_cannot_start_is_given_up(start_operator: StartOperator
             stack.enter_context(crashing(deployment, role, drafter=BROKEN))
             deployment.patch(drafter={"revision": BROKEN})
         for role, deployment in both.items():
-            rollout = deployment.wait_phase("RolledBack", "Completed", "Held", timeout=90)
+            rollout = deployment.wait_phase("RolledBack", "Completed", "Held", timeout=300)
             assert rollout["phase"] == "RolledBack", rollout
             step(f"crash loop of the {MEMBER[role]}: rolled back ({rollout['reason']}): {deployment.condition('Stalled')[2]}")
     for role, deployment in both.items():

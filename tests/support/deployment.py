@@ -16,6 +16,8 @@ from testbed.gates import each_gate
 from testbed.simulator_process import SimulatorProcess
 from testbed.waiting import wait_until
 
+PATIENCE_S = 120.0
+"""For what takes seconds where nothing else runs."""
 API_VERSION = "serving.dflash.io/v1alpha1"
 UNJUDGED = {
     "analysis": each_gate(enabled=False),
@@ -92,7 +94,7 @@ class Deployment:
         found: dict[str, Any] = self.status().get("rollout") or {}
         return found
 
-    def wait_phase(self, *phases: str, timeout: float = 40.0) -> dict[str, Any]:
+    def wait_phase(self, *phases: str, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until the newest spec's rollout is in one of the phases. Returns ``status.rollout``."""
 
         def reached() -> dict[str, Any] | None:
@@ -175,7 +177,7 @@ class Deployment:
             and conditions.get("Reconciling") == "False"
         )
 
-    def wait_done(self, timeout: float = 90.0) -> None:
+    def wait_done(self, timeout: float = PATIENCE_S) -> None:
         try:
             wait_until(self.is_done, f"{self.namespace}/{self.name} to be done", timeout, 0.1)
         except TimeoutError as error:
@@ -207,7 +209,7 @@ class Deployment:
         revisions = sorted(self.children("controllerrevisions"), key=lambda item: int(item["revision"]))
         return [item["metadata"]["annotations"][STATE] for item in revisions]
 
-    def wait_states(self, *states: str, timeout: float = 40.0) -> None:
+    def wait_states(self, *states: str, timeout: float = PATIENCE_S) -> None:
         """Wait until these are the states of its revisions, oldest first."""
         wait_until(lambda: self.states() == list(states), f"the revisions of {self.name} to be {states}", timeout, 0.2)
 
@@ -216,7 +218,7 @@ class Deployment:
         found: dict[str, Any] = self.status().get("tuning") or {}
         return found
 
-    def wait_tuning(self, timeout: float = 40.0, **expected: str) -> dict[str, Any]:
+    def wait_tuning(self, timeout: float = PATIENCE_S, **expected: str) -> dict[str, Any]:
         """Wait until ``status.tuning`` says this. Returns it."""
 
         def told() -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from testbed.leader_worker_set import objects
 from testbed.waiting import wait_until
-from tests.support.deployment import REVISION, Deployment
+from tests.support.deployment import PATIENCE_S, REVISION, Deployment
 
 ROLE = "serving.dflash.io/role"
 
@@ -39,7 +39,7 @@ def whole(deployment: Deployment, count: int) -> bool:
     )
 
 
-def wait_whole(deployment: Deployment, count: int, timeout: float = 40.0) -> None:
+def wait_whole(deployment: Deployment, count: int, timeout: float = PATIENCE_S) -> None:
     """Wait until so many groups serve and nothing is left to do."""
 
     def settled() -> bool:
@@ -50,7 +50,7 @@ def wait_whole(deployment: Deployment, count: int, timeout: float = 40.0) -> Non
     wait_for(deployment, settled, f"{count} whole groups", timeout)
 
 
-def wait_for(deployment: Deployment, condition: Callable[[], bool], what: str, timeout: float = 40.0) -> None:
+def wait_for(deployment: Deployment, condition: Callable[[], bool], what: str, timeout: float = PATIENCE_S) -> None:
     """Wait, and say in the end what there was instead."""
     try:
         wait_until(condition, what, timeout, 0.1)
