@@ -75,7 +75,7 @@ class Question:
     """Of the pod."""
     image: str
     container: Mapping[str, Any]
-    """Environment and mounts."""
+    """Environment, mounts and how its image is pulled."""
     pod: Mapping[str, Any]
     """Pull secrets, volumes and placement."""
     left_out: tuple[str, ...] = ()
@@ -117,6 +117,8 @@ def question_of(operator: Mapping[str, Any], namespace: str) -> Question:
             "env": [item for item in variables if at_home or item["name"] not in foreign],
             "envFrom": container.get("envFrom") if at_home else None,
             "volumeMounts": mounts if at_home else None,
+            # Never, where images are put on the nodes by hand.
+            "imagePullPolicy": container.get("imagePullPolicy"),
         },
         pod={
             "imagePullSecrets": template.get("imagePullSecrets") if at_home else None,

@@ -35,6 +35,7 @@ OPERATOR: dict[str, Any] = {
                     {
                         "name": "operator",
                         "image": "operator:1",
+                        "imagePullPolicy": "Never",
                         "env": [
                             {"name": "DFLASH_HUGGING_FACE_ENDPOINT", "value": "https://mirror.example.com/hf"},
                             {"name": "DFLASH_FETCH_IMAGE", "value": "public/operator:1"},
@@ -186,7 +187,7 @@ def test_a_pod_of_another_namespace_has_no_objects_of_the_operators() -> None:
     pod = manifest(away, "ask", 60)["spec"]
     [container] = pod["containers"]
     assert [item["name"] for item in container["env"]] == ["HTTPS_PROXY"], "a file that is not there would make every certificate wrong"
-    assert container["image"] == "public/operator:1"
+    assert (container["image"], container["imagePullPolicy"]) == ("public/operator:1", "Never")
     assert pod["tolerations"] == [{"key": "infra", "operator": "Exists"}]
     assert not {"imagePullSecrets", "volumes"} & pod.keys()
     assert not {"envFrom", "volumeMounts"} & container.keys()
