@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from dflash_controller.cli import connection, errand, failures, hub_pod
+from dflash_controller.cli import connection, failures, hub_pod, pod_run
 from dflash_controller.cli.program import run
 from dflash_controller.cli.readiness import Check, Result
 from dflash_controller.cli.where import Where
@@ -49,6 +49,6 @@ def test_a_pod_asks_the_hub(cluster: Cluster, operator: str, restricted: str, ca
     asked = replace(question, endpoint=f"http://{address}:8000")
     with connection.Cluster(Where(str(cluster.admin_kubeconfig), namespace=restricted)) as client:
         pod = hub_pod.manifest(asked, "ask", 60)
-        told: Check = errand.run(client, pod, partial(hub_pod.judged, asked), partial(hub_pod.late, asked, limit_s=60), 60)
+        told: Check = pod_run.run(client, pod, partial(hub_pod.judged, asked), partial(hub_pod.late, asked, limit_s=60), 60)
     assert (told.result, told.text) == (Result.OK, f"http://{address}:8000 answers pods of namespace {restricted}")
     wait_until(lambda: {pod["metadata"]["name"] for pod in cluster.get("pods", "-n", restricted)["items"]} == {"hub"}, "the pods' removal")

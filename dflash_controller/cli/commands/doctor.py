@@ -128,7 +128,7 @@ def _prometheus(cluster: Cluster, url: str | None) -> Iterator[Check]:
 
 
 def _hub(cluster: Cluster, operator: Mapping[str, Any] | None, limit_s: float | None) -> Check:
-    from dflash_controller.cli import errand, hub_pod
+    from dflash_controller.cli import hub_pod, pod_run
     from dflash_controller.cli.readiness import Check, Result
 
     if operator is None:
@@ -142,8 +142,8 @@ def _hub(cluster: Cluster, operator: Mapping[str, Any] | None, limit_s: float | 
             return hub_pod.no_rights(question, refused)
         pod = hub_pod.manifest(question, f"dflash-doctor-{secrets.token_hex(4)}", limit_s)
         click.echo(f"starts pod {pod['metadata']['name']} in namespace {cluster.namespace}, for at most {limit_s:g} s", err=True)
-        return errand.run(cluster, pod, partial(hub_pod.judged, question), partial(hub_pod.late, question, limit_s=limit_s), limit_s)
-    except errand.NotCreated as error:
+        return pod_run.run(cluster, pod, partial(hub_pod.judged, question), partial(hub_pod.late, question, limit_s=limit_s), limit_s)
+    except pod_run.NotCreated as error:
         return hub_pod.not_created(question, str(error))
     except failures.Failure as error:
         return hub_pod.gone(question, str(error))

@@ -1,4 +1,4 @@
-"""Runs one pod on an errand of some seconds, and removes it, whatever happens."""
+"""Runs one pod for some seconds, and removes it, whatever happens."""
 
 from __future__ import annotations
 
