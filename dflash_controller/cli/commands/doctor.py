@@ -56,7 +56,8 @@ def command(prometheus: str | None, from_pod: bool, timeout: float, output: str,
 
     Prometheus is asked through the API server's proxy of its Service. What you may not read is unknown, not wrong. Nothing is changed
     without --from-pod. With it, one pod in the namespace asks the hub in place of the operator, with its image, proxy and certificates, and
-    is removed at its end, at the time limit and on Ctrl-C. It has no token, and meets the restricted Pod Security Standard.
+    is removed at its end, at the time limit and on Ctrl-C. It has no token, and meets the restricted Pod Security Standard. NetworkPolicies
+    that select the operator's pods by their labels do not select this one.
     """
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.readiness import Result
