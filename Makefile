@@ -155,6 +155,21 @@ e2e-node: $(STAMP) binaries ## Real pods on two real nodes, 12 minutes; KUBECONF
 	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node --ignore=tests/node/test_isolation.py
 endif
 
+RELEASE := build/release
+RELEASED := $(RELEASE)/.installed
+$(RELEASED): requirements-release.lock
+	@echo "==> Python environment in $(RELEASE), once"
+	@$(PYTHON) -m venv $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-release.lock
+	@touch $@
+
+.PHONY: krew
+krew: $(STAMP) $(RELEASED) ## Build kubectl dflash for krew in dist/, and install it with krew to try it: 4 minutes (URI=… HOMEPAGE=… ALSO=… of a release)
+	@echo "==> archive and manifest"; $(RELEASE)/bin/python -m hack.krew $(if $(URI),--uri=$(URI)) $(if $(HOMEPAGE),--homepage=$(HOMEPAGE)) \
+	  $(if $(ALSO),--also $(ALSO))
+	@$(BIN)/python -m testbed binaries kubectl krew >/dev/null
+	@echo "==> installed by krew"; $(PYTEST) tests/krew
+
 .PHONY: bench
 bench: $(STAMP) binaries ## Measure the operator on a fleet; one JSON object per line
 	@$(BIN)/python -m benchmarks.fleet
@@ -180,8 +195,10 @@ gpu: $(STAMP) ## The whole loop on a real engine and an NVIDIA GPU: ENGINE=vllm|
 lock: $(STAMP) ## Renew both lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs $(LOCK) --upgrade --output-file requirements-dev.lock
-	@grep -oE '^[a-z0-9_.-]+==[^ ]+' requirements-dev.lock >$(VENV)/constraints.txt
+	@grep -oE '^[a-z0-9_.-]+==[^\\]+' requirements-dev.lock >$(VENV)/constraints.txt
 	@$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraints $(VENV)/constraints.txt --output-file requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra cli --extra release $(LOCK) --constraints $(VENV)/constraints.txt \
+	  --output-file requirements-release.lock
 
 .PHONY: clean
 clean: ## Remove the environment and caches of this clone (the test bed's binaries stay in the user cache)

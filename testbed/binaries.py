@@ -47,6 +47,7 @@ _USUAL_SECONDS = {
     "kube-proxy": 40,
     "coredns": 90,
     "kube-router": 120,
+    "krew": 30,
 }
 """Build time in seconds on two cores, in the order of PROGRAMS: later programs of a family find the packages of earlier ones compiled."""
 
@@ -121,6 +122,8 @@ FAMILIES = (
     Family("coredns", {"coredns": "."}, on_demand=True),
     # Enforces network policies on a real node. Its other parts (routes, Services) are not used.
     Family("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, on_demand=True),
+    # kubectl's plugin manager, to install what `make krew` builds.
+    Family("krew", {"krew": "sigs.k8s.io/krew/cmd/krew"}, ldflags="-X sigs.k8s.io/krew/internal/version.gitTag=v0.4.3", on_demand=True),
 )
 FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
 PROGRAMS = tuple(program for program, family in FAMILY_OF.items() if not family.on_demand)
@@ -150,6 +153,7 @@ _ACCEPTED = {
     "kube-proxy": _Accepted(("--version",), (1, 33)),
     "coredns": _Accepted(("-version",), (1, 12)),
     "kube-router": _Accepted(("--version",), (2, 1)),
+    "krew": _Accepted(("version",), (0, 4)),
 }
 
 

@@ -26,6 +26,7 @@ from dflash_controller.model.change import Change
 from dflash_controller.planning.replicas.count import revision_of
 from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
 from dflash_controller.planning.revisions.diff import TEXT_STAYS, changed
+from dflash_controller.planning.revisions.measured_rates import with_measured
 from dflash_controller.planning.revisions.rendering import pod_difference, render, with_speculation
 from dflash_controller.planning.revisions.revision import Revision, RevisionState, data, live_workload, manifest, read, revision_hash
 from dflash_controller.planning.revisions.trial_state import Trial
@@ -106,7 +107,10 @@ def compare(live: Live, asked: Mapping[str, Any], operator: OperatorDefaults) ->
 
     def fill(carried: Resolved | None) -> Resolved | list[Problem]:
         found = resolve(spec, live.name, live.namespace, Catalog.load(), operator, carried)
-        return _with_known_commits(found, spec, stable) if isinstance(found, Resolved) and carried is not None else found
+        if not isinstance(found, Resolved):
+            return found
+        committed = found if carried is None else _with_known_commits(found, spec, stable)
+        return with_measured(committed, revision_inputs(spec), records)
 
     wanted: Revision | PendingRevision | list[Problem] = desired_revision(spec, records, stable, fill)
     if isinstance(wanted, list):

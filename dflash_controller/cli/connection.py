@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +21,15 @@ from dflash_controller.cli.failures import CLUSTER, USAGE, Failure
 from dflash_controller.cli.where import Where
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.client import Client, Obj
-from dflash_controller.cluster.errors import ApiError, Forbidden, NotFound, Unavailable
+from dflash_controller.cluster.errors import ApiError, Conflict, Forbidden, NotFound, Unavailable
 from dflash_controller.cluster.kinds import Kind
 
 FIELD_MANAGER = "kubectl-dflash"
 CONNECTIONS = 8
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_NO_RIGHT = re.compile(r'\b[Uu]ser "[^"]*" cannot ')
+"""Tells a missing right from a quota, Pod Security or an admission policy, which answer 403, too."""
+_NO_NAMESPACE = re.compile(r'namespaces "([^"]+)" not found')
 T = TypeVar("T")
 
 
@@ -100,6 +104,16 @@ class Cluster:
         """Creates an object, such as a question about rights."""
         return self._call(self._client.create(kind, manifest), kind.name)
 
+    def delete(self, kind: Kind, obj: Mapping[str, Any]) -> None:
+        """Deletes this very object, unless it is gone already."""
+        metadata = obj["metadata"]
+        try:
+            self._runner.run(self._client.delete(kind, metadata["namespace"], metadata["name"], uid=metadata["uid"]))
+        except (NotFound, Conflict):
+            return  # Another object of its name is not it.
+        except ApiError as error:
+            raise self._failure(error, f"{kind.name} {metadata['name']}") from error
+
     def served(self, kind: Kind) -> bool:
         """Returns whether the API server serves the kind."""
         return kind in self._call(self._client.served((kind,)), kind.name)
@@ -121,8 +135,11 @@ class Cluster:
             if "could not find the requested resource" in error.message or "page not found" in error.message:
                 known = " (is the CustomResourceDefinition installed? See kubectl dflash doctor)" if KIND in what else ""
                 return Failure(f"{what}: the API server does not serve this kind{known}", status=CLUSTER)
-            return Failure(f"{what} does not exist", status=CLUSTER)
+            missing = _NO_NAMESPACE.match(error.message)
+            return Failure(f"there is no namespace {missing[1]}" if missing else f"{what} does not exist", status=CLUSTER)
         if isinstance(error, Forbidden):
+            if error.code == 403 and not _NO_RIGHT.search(error.message):
+                return Failure(f"{what}: the API server refuses it: {error.message}", status=CLUSTER)
             return Failure(f"not allowed: {error.message}", "Ask for the right, or choose another --context", status=CLUSTER)
         return Failure(f"{what}: {error.message}", status=CLUSTER)
 

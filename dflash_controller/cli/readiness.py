@@ -18,6 +18,7 @@ from dflash_controller.model.metric_schema import MetricSchema, missing
 PRODUCT = "nvidia.com/gpu.product"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 OPERATOR = "app.kubernetes.io/name=dflash-operator"
+NAMESPACES_VARIABLE = "DFLASH_NAMESPACES"
 PROMETHEUS_VARIABLE = "DFLASH_PROMETHEUS_URL"
 OLDEST = (1, 30)
 
@@ -31,6 +32,8 @@ class Result(StrEnum):
     FAILED = "FAILED"
     UNKNOWN = "unknown"
     """It may not be read."""
+    NOT_CHECKED = "not checked"
+    """Only done when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def operators(deployments: Sequence[Mapping[str, Any]]) -> Check:
     for each in deployments:
         wanted, serving = each["spec"].get("replicas", 1), (each.get("status") or {}).get("readyReplicas", 0)
         ready = ready and serving > 0
-        image = each["spec"]["template"]["spec"]["containers"][0].get("image", "")
+        image = operator_container(each).get("image", "")
         said.append(f"{each['metadata']['namespace']}/{each['metadata']['name']}: {serving} of {wanted} pods ready, {image}")
     text = "; ".join(said)
     if ready:
@@ -143,14 +146,31 @@ def storage(classes: Sequence[Mapping[str, Any]]) -> Check:
     return Check("storage classes", Result.OK, ", ".join(shown))
 
 
+def operator_of(deployments: Sequence[Mapping[str, Any]], namespace: str) -> Mapping[str, Any] | None:
+    """Returns the Deployment of the operator that serves a namespace; None if there is none."""
+
+    def serves(each: Mapping[str, Any]) -> bool:
+        served = setting(each, NAMESPACES_VARIABLE)
+        return served is None or namespace in map(str.strip, served.split(","))
+
+    return next(filter(serves, deployments), None)
+
+
+def operator_container(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the container of an operator's Deployment in which the operator runs."""
+    containers: Sequence[Mapping[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
+    return next((container for container in containers if container.get("name") == "operator"), containers[0])
+
+
+def setting(deployment: Mapping[str, Any], variable: str) -> str | None:
+    """Returns the value of a variable of an operator's Deployment; None if it is not set, or empty."""
+    found = (item.get("value") for item in operator_container(deployment).get("env") or () if item.get("name") == variable)
+    return next((str(value) for value in found if value), None)
+
+
 def prometheus_url(deployments: Sequence[Mapping[str, Any]]) -> str | None:
     """Returns the URL that the operator asks; None if it scrapes the engines itself."""
-    for each in deployments:
-        for container in each["spec"]["template"]["spec"]["containers"]:
-            for variable in container.get("env") or ():
-                if variable.get("name") == PROMETHEUS_VARIABLE and variable.get("value"):
-                    return str(variable["value"])
-    return None
+    return next(filter(None, (setting(each, PROMETHEUS_VARIABLE) for each in deployments)), None)
 
 
 def proxy_path(url: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dflash_controller.api.names import ANNOTATION_RATES
 from dflash_controller.cli import failures, printing
 from dflash_controller.cli.program import run
 from testbed.cluster import Cluster
@@ -83,6 +84,8 @@ def test_a_person_follows_and_steers_rollouts(
 
     # Nothing differs; then a file asks for another drafter.
     assert dflash("diff", "chat")[0] == failures.OK
+    # Its engines took long to start, so the next revision may take longer.
+    cluster.kubectl("-n", namespace, "annotate", "controllerrevision", old, f'{ANNOTATION_RATES}={{"load":20000000}}')
     status, out, _ = dflash("diff", written(tmp_path / "new.yaml", spec_of(NEW)), "-o", "json")
     told = json.loads(out)
     assert (status, told["running"], told["new"]) == (failures.NEGATIVE, old, True)
@@ -91,6 +94,10 @@ def test_a_person_follows_and_steers_rollouts(
     deployment.patch(drafter={"revision": NEW})
     candidate = deployment.wait_phase("Analyzing")["revision"]
     assert candidate == told["askedFor"], "diff names the revision that the operator makes"
+    [made] = [item["data"]["workload"] for item in deployment.children("controllerrevisions") if item["metadata"]["name"] == candidate]
+    before, after = (each["spec"]["template"]["spec"]["containers"][0]["startupProbe"]["failureThreshold"] for each in (stored, made))
+    assert after > before
+    assert f"+          failureThreshold: {after}\n" in told["diff"], "and the start-up budget that it gives it"
 
     # Nobody is there to agree, so nothing is done; --dry-run does nothing either.
     status, out, err = dflash("rollout", "promote", "chat")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,10 +24,13 @@ kubectl dflash doctor
 # A Prometheus that the operator does not ask
 kubectl dflash doctor --prometheus http://prometheus.monitoring:9090
 
+# Whether pods of a namespace reach the model hub: one pod runs for some seconds
+kubectl dflash doctor --from-pod -n dflash-system
+
 # In a pipeline: status 1 if a check failed
 kubectl dflash doctor -o json
 """
-_COLORS = {"ok": "green", "advice": "yellow", "FAILED": "red", "unknown": "magenta"}
+_COLORS = {"ok": "green", "advice": "yellow", "FAILED": "red", "unknown": "magenta", "not checked": "cyan"}
 _RIGHTS = (
     ("patch", "serving.dflash.io", "dflashdeployments"),
     ("list", "apps", "controllerrevisions"),
@@ -34,23 +39,31 @@ _RIGHTS = (
     ("list", "", "events"),
 )
 """Verb, group and resource of what these commands do in a namespace."""
+_RIGHTS_OF_A_POD = (("create", "", "pods"), ("get", "", "pods"), ("delete", "", "pods"))
 
 
 @options.command("doctor", _EXAMPLES)
 @click.option("--prometheus", metavar="URL", help="URL of Prometheus inside the cluster; by default the one that the operator asks.")
+@click.option("--from-pod", is_flag=True, help="Start a pod that asks the model hub, and remove it.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=120.0, metavar="SECONDS", help="With --from-pod: longest time for its answer (120)."
+)
 @options.output
 @options.cluster
-def command(prometheus: str | None, output: str, where: Where) -> int:
+def command(prometheus: str | None, from_pod: bool, timeout: float, output: str, where: Where) -> int:
     """Check whether the cluster is ready: the release of Kubernetes, the CustomResourceDefinition, the operator, your rights, GPU labels,
-    LeaderWorkerSet, PodMonitor, storage classes, and every series that decisions need from Prometheus.
+    LeaderWorkerSet, PodMonitor, storage classes, every series that decisions need from Prometheus, and the model hub.
 
-    Nothing is changed. Prometheus is asked through the API server's proxy of its Service. What you may not read is unknown, not wrong.
+    Prometheus is asked through the API server's proxy of its Service. What you may not read is unknown, not wrong. Nothing is changed
+    without --from-pod. With it, one pod in the namespace asks the hub in place of the operator, with its image, proxy and certificates, and
+    is removed at its end, at the time limit and on Ctrl-C. It has no token, and meets the restricted Pod Security Standard. NetworkPolicies
+    that select the operator's pods by their labels do not select this one.
     """
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.readiness import Result
 
     with Cluster(where) as cluster:
-        found = list(_checks(cluster, prometheus))
+        found = list(_checks(cluster, prometheus, timeout if from_pod else None))
     if output == "table":
         _print(found)
     else:
@@ -58,7 +71,8 @@ def command(prometheus: str | None, output: str, where: Where) -> int:
     return failures.NEGATIVE if any(check.result is Result.FAILED for check in found) else failures.OK
 
 
-def _checks(cluster: Cluster, url: str | None) -> Iterator[Check]:
+def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Iterator[Check]:
+    """Yields every check. ``pod_limit_s`` are the seconds that a pod may take; None: none is started."""
     from dflash_controller.cli import readiness
     from dflash_controller.cluster import kinds
     from dflash_controller.cluster.kinds import Kind
@@ -78,7 +92,7 @@ def _checks(cluster: Cluster, url: str | None) -> Iterator[Check]:
         return operators
 
     yield _read("operator", deployed, readiness.operators)
-    yield _read("your rights", lambda: _refused(cluster), lambda refused: readiness.rights(refused, len(_RIGHTS)))
+    yield _read("your rights", lambda: _refused(cluster, _RIGHTS), lambda refused: readiness.rights(refused, len(_RIGHTS)))
     yield _read("GPU nodes", lambda: cluster.objects(kinds.NODE, None), readiness.accelerators)
     yield _read("storage classes", lambda: cluster.objects(classes, None), readiness.storage)
     for kind, what_for, remedy in (
@@ -87,6 +101,7 @@ def _checks(cluster: Cluster, url: str | None) -> Iterator[Check]:
     ):
         yield readiness.served(kind.name, cluster.served(kind), what_for, remedy)
     yield from _prometheus(cluster, url or readiness.prometheus_url(operators))
+    yield _hub(cluster, readiness.operator_of(operators, cluster.namespace), pod_limit_s)
 
 
 def _prometheus(cluster: Cluster, url: str | None) -> Iterator[Check]:
@@ -113,12 +128,35 @@ def _prometheus(cluster: Cluster, url: str | None) -> Iterator[Check]:
         yield readiness.series(schema, names)
 
 
-def _refused(cluster: Cluster) -> list[str]:
+def _hub(cluster: Cluster, operator: Mapping[str, Any] | None, limit_s: float | None) -> Check:
+    from dflash_controller.cli import hub_pod, pod_run
+    from dflash_controller.cli.readiness import Check, Result
+
+    if operator is None:
+        said = f"no operator that serves namespace {cluster.namespace} is found, so its settings are not known"
+        return Check(hub_pod.NAME, Result.UNKNOWN, said)
+    question = hub_pod.question_of(operator, cluster.namespace)
+    if limit_s is None or question.off:
+        return hub_pod.not_checked(question)
+    try:
+        if refused := _refused(cluster, _RIGHTS_OF_A_POD):
+            return hub_pod.no_rights(question, refused)
+        pod = hub_pod.manifest(question, f"dflash-doctor-{secrets.token_hex(4)}", limit_s)
+        click.echo(f"starts pod {pod['metadata']['name']} in namespace {cluster.namespace}, for at most {limit_s:g} s", err=True)
+        return pod_run.run(cluster, pod, partial(hub_pod.judged, question), partial(hub_pod.late, question, limit_s=limit_s), limit_s)
+    except pod_run.NotCreated as error:
+        return hub_pod.not_created(question, str(error))
+    except failures.Failure as error:
+        return hub_pod.gone(question, str(error))
+
+
+def _refused(cluster: Cluster, rights: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Returns which of the rights the caller does not have in the namespace."""
     from dflash_controller.cluster.kinds import Kind
 
     reviews = Kind("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
     found = []
-    for verb, group, resource in _RIGHTS:
+    for verb, group, resource in rights:
         attributes = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
         review = {
             "apiVersion": reviews.api_version,
