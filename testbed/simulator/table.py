@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from testbed.measured_tables import Length, Speed, read_lengths, read_speeds
+from dflash_controller.model.measured_tables import Length, Speed, read_lengths, read_speeds
 from testbed.simulator.acceptance import AcceptanceCurve, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data"
