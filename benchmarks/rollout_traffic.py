@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_controller.model.counters import CounterSeries, CounterSnapshot, Histogram
-from testbed.measured_tables import read_lengths
+from dflash_controller.model.measured_tables import read_lengths
 from testbed.simulator.table import SEED_ACCEPT, Table
 
 MODEL, BLOCK = "Qwen3.5-9B", 16

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tuner [--tables T.csv --accept A.csv]``: rates the tuner's recommendation, cell by cell, on measured tables.
+"""``python -m benchmarks.tuner [--tables T.csv … --accept A.csv …]``: rates the tuner's recommendation, cell by cell, on measured tables.
 
 A cell is one workload of one model at one concurrency, with tokens per second measured at two or more blocks. The tuner runs at the start
 block, gets a part of the table, and picks a block size. Its regret is how far the pick's measured speed is below that of the best block
@@ -12,6 +12,7 @@ block;
 
 Priors are the project's own (``dflash_controller/tuner/priors.yaml``), without any card of the model under test; nothing is ever
 fitted to the table under test. Start blocks are 16 and 8; a table that lacks one of them starts at its most measured blocks instead.
+Several files are one table, for instance those of ``kubectl dflash bench`` with two block sizes.
 
 It prints one JSON object per line. The last is the summary, which has the worse of the two starts. Baselines choose between the two start
 blocks: always the smaller, always the larger, the larger at concurrency 1 only, and the threshold that is best for this very table.
@@ -293,8 +294,9 @@ def worse(outcomes: Iterable[float | None]) -> float | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner", description="Choice quality of the tuner on measured tables.")
-    parser.add_argument("--tables", type=Path, default=DATA / SEEDS[0], help="tokens per second (default: the project's)")
-    parser.add_argument("--accept", type=Path, default=DATA / SEEDS[1], help="acceptance lengths (default: the project's)")
+    own = [[DATA / name] for name in SEEDS]
+    parser.add_argument("--tables", type=Path, nargs="+", default=own[0], help="tokens per second (default: the project's)")
+    parser.add_argument("--accept", type=Path, nargs="+", default=own[1], help="acceptance lengths (default: the project's)")
     options = parser.parse_args(arguments)
     try:
         benchmark = Benchmark(load(options.tables, options.accept))
@@ -318,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, outcome in benchmark.baselines().items()
     }
     summary["cells_without_acceptance"] = benchmark.without_acceptance
-    if options.tables == DATA / SEEDS[0]:
+    if options.tables == own[0]:
         for line in kinds():
             print(json.dumps(line), flush=True)
     print(json.dumps(summary))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_controller.model.measured_tables import read_lengths, read_speeds
 from dflash_controller.tuner.machine import UNKNOWN, Machine
-from testbed.measured_tables import read_lengths, read_speeds
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ def machine_of(model: str, said: str) -> Machine:
     )
 
 
-def load(tables: Path, accept: Path) -> tuple[Series, ...]:
-    """Returns the series of both files. Raises TableError."""
+def load(tables: Path | Sequence[Path], accept: Path | Sequence[Path]) -> tuple[Series, ...]:
+    """Returns the series of tables of speeds and of acceptance lengths. Several files are one table. Raises TableError."""
     lengths: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    for length in read_lengths(accept):
+    for length in (one for file in _files(accept) for one in read_lengths(file)):
         for key in ((length.source, length.model, length.workload), (length.model, length.workload)):
             lengths[key].setdefault(length.block_size, length.tokens)
     speeds: dict[tuple[str, str, str], dict[tuple[int, int], float]] = defaultdict(dict)
     machines: dict[tuple[str, str], Machine] = {}
-    for speed in read_speeds(tables):
+    for speed in (one for file in _files(tables) for one in read_speeds(file)):
         speeds[speed.source, speed.model, speed.workload].setdefault((speed.block_size, speed.concurrency), speed.tokens_per_s)
         machines.setdefault((speed.source, speed.model), machine_of(speed.model, f"{speed.source} {speed.notes}"))
     return tuple(
@@ -83,3 +83,7 @@ def load(tables: Path, accept: Path) -> tuple[Series, ...]:
         )
         for (source, model, workload), cell in speeds.items()
     )
+
+
+def _files(given: Path | Sequence[Path]) -> Sequence[Path]:
+    return (given,) if isinstance(given, Path) else given

@@ -57,5 +57,6 @@ def _options(made: click.Command) -> list[tuple[str, str]]:
             names = ", ".join(f"`{name}`" for name in option.opts)
             values = f" {option.metavar}" if option.metavar else ""
             choices = f" {', '.join(option.type.choices)}." if isinstance(option.type, click.Choice) else ""
-            found.append((f"{names}{values}", f"{option.help or ''}{choices}"))
+            default = f" Default: {option.default}." if option.show_default else ""
+            found.append((f"{names}{values}", f"{option.help or ''}{choices}{default}"))
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
+from dflash_controller.cli.failures import Failure
 from dflash_controller.cli.printing import FORMATS
 from dflash_controller.cli.where import Where
 
@@ -46,6 +48,16 @@ setting = click.option(
     help="A setting of your operator that differs from the default, such as DFLASH_ALLOWED_HOST_PATHS=/mnt/models. Can be repeated.",
 )
 
+yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def agree(otherwise: str) -> None:
+    """Asks whether to go on. Raises Abort if not, Failure if nobody can be asked; ``otherwise`` is the remedy besides --yes."""
+    if not sys.stdin.isatty():
+        raise Failure("nobody can be asked, because standard input is no terminal", f"Add --yes to do it, or {otherwise}")
+    if not click.confirm("Go on?", err=True):
+        raise click.Abort
+
 
 def cluster(function: F) -> F:
     """Adds kubectl's options for the cluster. The command receives them as ``where``."""
@@ -66,7 +78,6 @@ def cluster(function: F) -> F:
 def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Completes names of DFlashDeployments. Whatever goes wrong, there is just nothing to complete."""
     from dflash_controller.cli.connection import Cluster
-    from dflash_controller.cli.failures import Failure
     from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 
     given = context.params

@@ -1,7 +1,9 @@
-"""The picture of a decision as a PNG: acceptance, step times with the points they were learned from, expected gain by concurrency."""
+"""Pictures: a decision (acceptance, step times with the points they were learned from, expected gain by concurrency), and a benchmark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,7 @@ _PER_DOUBLING = 6
 
 def explanation(picture: Picture, file: str) -> None:
     """Draws the picture into a file. Raises Failure if there is nothing to draw, or the file cannot be written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     if picture.steps is None or picture.acceptance is None:
         raise Failure(f"{picture.name}: nothing has been learned yet, so there is no curve to plot", "Wait until it has served load")
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
@@ -27,12 +25,64 @@ def explanation(picture: Picture, file: str) -> None:
     _steps(axes[1], picture)
     _gains(axes[2], picture)
     figure.suptitle(f"{picture.name}: block size {picture.current}, {picture.said.reason}")
+    _save(figure, file)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Tokens per second of one replica by clients of a replica. ``color`` is a number: curves of the same workload share it."""
+
+    label: str
+    color: int
+    points: tuple[tuple[int, float], ...]
+    reference: bool = False
+    """It is what the others are compared with."""
+
+
+def benchmark(curves: Sequence[Curve], title: str, file: str) -> None:
+    """Draws throughput by concurrency into a file. Raises Failure if there is nothing to draw, or the file cannot be written."""
+    shown = [curve for curve in curves if curve.points]
+    if not shown:
+        raise Failure("nothing was measured, so there is no curve to plot")
+    figure, axis = _pyplot().subplots(figsize=(9, 5.5), layout="constrained")
+    for curve in shown:
+        loads, speeds = zip(*curve.points, strict=True)
+        style = {"linestyle": "--", "marker": "s", "alpha": 0.7} if curve.reference else {"linestyle": "-", "marker": "o"}
+        axis.plot(loads, speeds, color=f"C{curve.color}", label=curve.label, **style)
+    axis.set(title=title, xlabel="clients per replica", ylabel="tokens per second and replica", ylim=(0, None))
+    _by_doublings(axis)
+    axis.set_xticks(sorted({load for curve in shown for load, _ in curve.points}))
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    _save(figure, file)
+
+
+def drawable(file: str) -> None:
+    """Raises Failure if no picture can be written under this name, ModuleNotFoundError without matplotlib."""
+    kinds = _pyplot().figure().canvas.get_supported_filetypes()
+    _pyplot().close("all")
+    if (kind := Path(file).suffix.removeprefix(".").lower()) not in kinds:
+        raise Failure(f"{file}: a picture of kind {kind or 'none'} cannot be drawn", "Use a name that ends in .png")
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure: Any, file: str) -> None:
     try:
         figure.savefig(Path(file), dpi=120)
     except (OSError, ValueError) as error:
         raise Failure(f"{file} cannot be written: {error}") from error
     finally:
-        pyplot.close(figure)
+        _pyplot().close(figure)
 
 
 def _acceptance(axis: Any, picture: Picture) -> None:

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("diff", "Compare what a spec asks for with what runs."),
     "status": ("status", "Show what deployments run and measure, their rollouts, the last decisions."),
     "explain": ("explain", "Explain a block size: curves, expected gain, what would change it."),
+    "bench": ("bench", "Measure how fast a deployment answers, or compare two runs."),
     "rollout": ("rollout", "Follow and steer rollouts: status, history, promote, abort, undo, pin, …"),
     "catalog": ("catalog", "List known pairs of target and drafter, and where they fit."),
     "doctor": ("doctor", "Check whether the cluster is ready."),
@@ -60,7 +61,7 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="kubectl-dflash")
 def root() -> None:
-    """Operate DFlashDeployments: check and render them, follow and steer their rollouts, explain their block sizes.
+    """Operate DFlashDeployments: check and render them, follow and steer their rollouts, explain their block sizes, measure their speed.
 
     Context and namespace are those of kubectl. 'kubectl dflash COMMAND --help' has examples.
     """

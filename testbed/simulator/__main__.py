@@ -19,7 +19,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from testbed.measured_tables import TableError
+from dflash_controller.model.measured_tables import TableError
 from testbed.simulator.argv import ArgvError
 from testbed.simulator.control import control_app
 from testbed.simulator.engine import SimulatedEngine

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from testbed.measured_tables import Length, Speed, read_lengths, read_speeds
+from dflash_controller.model.measured_tables import Length, Speed, read_lengths, read_speeds
 from testbed.simulator.acceptance import AcceptanceCurve, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -31,6 +31,10 @@ SEED_TABLES = DATA / "seed_tables.csv"
 SEED_ACCEPT = DATA / "seed_accept.csv"
 
 DEFAULT_WORKLOAD = "gsm8k"
+BENCH = "dflash-bench-"
+"""What ``kubectl dflash bench`` puts before the name of a workload."""
+_LIKE = {"math": "math500", "code": "humaneval", "chat": "mt-bench"}
+"""Published workloads that replace those of ``kubectl dflash bench``."""
 FALLBACK_MODEL = "Qwen3.5-9B"
 """Model that replaces an unknown target; a table without it uses its first model."""
 
@@ -74,9 +78,11 @@ class ModelTable:
         self._steps: dict[tuple[str, int, int], float] = {}
 
     def workload(self, asked: str | None) -> str:
-        """Returns the workload for a request that asks for ``asked``: the same if its acceptance is known, else the default one."""
-        if asked and (asked in self._curves or any(workload == asked for workload, _ in self._acceptance)):
-            return asked
+        """Returns the workload for a request that asks for ``asked``: the same if its acceptance is known, else the one most like it."""
+        name = (asked or "").removeprefix(BENCH)
+        for known in (name, _LIKE.get(name)):
+            if known in self._curves or any(workload == known for workload, _ in self._acceptance):
+                return str(known)
         return DEFAULT_WORKLOAD if DEFAULT_WORKLOAD in self._curves else self.workloads[0]
 
     def blocks(self, workload: str) -> tuple[int, ...]:

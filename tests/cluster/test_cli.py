@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,17 @@ import pytest
 import yaml
 
 from dflash_controller.api.names import ANNOTATION_RATES
-from dflash_controller.cli import failures, printing
+from dflash_controller.cli import failures
 from dflash_controller.cli.program import run
 from testbed.cluster import Cluster
 from testbed.waiting import wait_until
+from tests.cluster.conftest import Dflash
 from tests.conftest import StartOperator
 from tests.support.deployment import API_VERSION, JUDGED, Deployment, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 UNDECIDED = {**JUDGED, "probe": {"prompts": 64, "promptsPerMinute": 1}}
 """A probe of an hour: a trial is still under way whenever the test looks."""
-Dflash = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dflash:
-    """Runs one command line in the test's namespace, as in a pipe; returns exit status, output and errors."""
-    # A runner of tests may say how wide its own terminal is.
-    monkeypatch.delenv("COLUMNS", raising=False)
-    printing.console.cache_clear()
-
-    def call(*arguments: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
-        capsys.readouterr()
-        where = ("--kubeconfig", str(kubeconfig or cluster.admin_kubeconfig), "--namespace", namespace)
-        status = run([*arguments, *where])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 def spec_of(drafter: str) -> dict[str, Any]:

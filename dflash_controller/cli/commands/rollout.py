@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ _ENDS = {"Completed": failures.OK, "RolledBack": failures.NEGATIVE, "Superseded"
 """Phases at which ``status --wait`` ends, with its status."""
 _STANDING_SECONDS = 30.0
 """How long an operator may take to see that an annotation of an earlier trial is gone."""
-yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done and print the patch, and do nothing.")
 
 
@@ -55,22 +53,13 @@ def _carry_out(where: Where, name: str, decide: Callable[[Situation], Action], a
             printing.data(dict(action.patch), "yaml")
             return failures.OK
         if action.asks and not agreed:
-            _ask()
+            options.agree("--dry-run to see the patch")
         if action.first is not None:
             cluster.patch(DFLASH_DEPLOYMENT, name, action.first)
             _wait_until_forgotten(cluster, name, action)
         cluster.patch(DFLASH_DEPLOYMENT, name, action.patch)
         click.echo(f"{name}: done. Follow it with: kubectl dflash status {name} --watch")
     return failures.OK
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise failures.Failure(
-            "nobody can be asked, because standard input is no terminal", "Add --yes to do it, or --dry-run to see the patch"
-        )
-    if not click.confirm("Go on?"):
-        raise click.Abort
 
 
 def _wait_until_forgotten(cluster: Cluster, name: str, action: Action) -> None:
@@ -270,7 +259,7 @@ def _model(model: Any) -> str:
 
 
 _CHANGES = (dry_run, options.cluster)
-_ASKS = (yes, dry_run, options.cluster)
+_ASKS = (options.yes, dry_run, options.cluster)
 _to_revision = click.option("--to-revision", metavar="REVISION", help="Revision to go back to; see rollout history.")
 _wait = click.option("-w", "--wait", is_flag=True, help="Wait until the rollout has ended, or waits for a decision.")
 _timeout = click.option(

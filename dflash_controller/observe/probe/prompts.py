@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from itertools import zip_longest
@@ -20,13 +21,23 @@ def prompts(count: int) -> tuple[str, ...]:
 
 
 def _prompt(instruction: str, variation: int) -> str:
-    numbered = instruction if variation == 1 else f"Task {variation}. {instruction}"
-    return f"### Instruction:\n{numbered}\n\n### Response:\n"
+    return f"### Instruction:\n{numbered(instruction, variation)}\n\n### Response:\n"
+
+
+def numbered(instruction: str, variation: int) -> str:
+    """The instruction; from its second variation on with a number in front, which makes another text of it."""
+    return instruction if variation == 1 else f"Task {variation}. {instruction}"
+
+
+@cache
+def by_kind() -> Mapping[str, tuple[str, ...]]:
+    """The written instructions by their kind, for instance ``code``."""
+    text = resources.files("dflash_controller.observe.probe").joinpath("prompts.yaml").read_text(encoding="utf-8")
+    return {kind: tuple(instruction.strip() for instruction in written) for kind, written in yaml.safe_load(text).items()}
 
 
 @cache
 def _written() -> tuple[str, ...]:
     """One prompt of every kind in turn, so that a short run sees every kind too."""
-    text = resources.files("dflash_controller.observe.probe").joinpath("prompts.yaml").read_text(encoding="utf-8")
-    turns = zip_longest(*yaml.safe_load(text).values())
-    return tuple(instruction.strip() for turn in turns for instruction in turn if instruction is not None)
+    turns = zip_longest(*by_kind().values())
+    return tuple(instruction for turn in turns for instruction in turn if instruction is not None)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from dflash_controller.api.inputs import revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.catalog import Catalog
 from dflash_controller.cli import steering
 from dflash_controller.cli.failures import Failure
-from dflash_controller.cli.resolution import Made, make
 from dflash_controller.cli.steering import Situation
-from dflash_controller.engines.resolve import OperatorDefaults
-from dflash_controller.planning.revisions.rendering import render
-from dflash_controller.planning.revisions.revision import Origin, RevisionState, data, history_entry, manifest
+from dflash_controller.planning.revisions.revision import RevisionState
 from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.planning.revisions.trial_state import Trial
+from tests.support.stored_revisions import NOW, stored
 
-NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 OLD, NEW = "a" * 40, "b" * 40
 ANNOTATION = "serving.dflash.io/"
 
 
 def spec_of(revision: str, **more: Any) -> dict[str, Any]:
     return {"target": {"model": "Qwen/Qwen3.5-9B"}, "drafter": {"revision": revision}, "replicas": 2, **more}
-
-
-def stored(hash: str, number: int, state: RevisionState, spec: dict[str, Any], trial: Trial | None = None) -> dict[str, Any]:
-    made = make({"spec": spec}, "qwen", "default", OperatorDefaults())
-    assert isinstance(made, Made)
-    workload = render("qwen", "default", hash, made.spec, made.resolved, made.speculation)
-    content = data(revision_inputs(made.spec), made.spec.block_size, made.speculation, made.resolved, workload)
-    entry = history_entry(NOW, Origin.USER, state, "SpecChanged")
-    return manifest("qwen", "default", {}, hash, number, content, state, [entry], trial or Trial())
 
 
 def situation(spec: dict[str, Any], *revisions: dict[str, Any], phase: str = "", **annotations: str) -> Situation:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from dflash_controller.model.measured_tables import read_speeds
 from hack import figures
-from testbed.measured_tables import read_speeds
 from testbed.operator_process import ROOT
 from testbed.simulator.table import SEED_TABLES
 

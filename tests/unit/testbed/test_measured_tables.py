@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import traces, tuner
-from testbed.measured_tables import Length, Speed, TableError, read_lengths, read_speeds
+from dflash_controller.model.measured_tables import Length, Speed, TableError, read_lengths, read_speeds
 from testbed.simulator import __main__ as simulator
 
 SPEEDS = "model,workload,concurrency,block_size,method,tok_per_s\n"

@@ -13,6 +13,7 @@ from dflash_controller.api.speculation import Fixed
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.sglang.metrics import METRIC_SCHEMA as SGLANG
 from dflash_controller.model.load_sample import LoadSample
+from dflash_controller.model.measured_tables import Length, Speed
 from dflash_controller.model.measurement import Value
 from dflash_controller.observe.load.samples import Follower
 from dflash_controller.observe.pipeline.metrics import revision_metrics
@@ -21,7 +22,6 @@ from dflash_controller.observe.sources.scrape.ring import Ring
 from dflash_controller.tuner.learned import Learned
 from dflash_controller.tuner.learner import Learner
 from dflash_controller.tuner.policy import decide
-from testbed.measured_tables import Length, Speed
 from testbed.simulator.batching import Request
 from testbed.simulator.engine import SimulatedEngine
 from testbed.simulator.faults import Faults

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.measured_tables import Speed
+from dflash_controller.model.measured_tables import Speed
 from testbed.simulator.acceptance import AcceptanceCurve, Sampler, solve
 from testbed.simulator.table import DATA, SEED_TABLES, Table, seed_table
 

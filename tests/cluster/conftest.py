@@ -1,0 +1,31 @@
+"""What several files of this level use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_controller.cli import printing
+from dflash_controller.cli.program import run
+from testbed.cluster import Cluster
+
+Dflash = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dflash:
+    """Runs one command line in the test's namespace, as in a pipe; returns exit status, output and errors."""
+    # A runner of tests may say how wide its own terminal is.
+    monkeypatch.delenv("COLUMNS", raising=False)
+    printing.console.cache_clear()
+
+    def call(*arguments: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
+        capsys.readouterr()
+        where = ("--kubeconfig", str(kubeconfig or cluster.admin_kubeconfig), "--namespace", namespace)
+        status = run([*arguments, *where])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
