@@ -103,6 +103,14 @@ class OperatorProcess:
         """Returns whether the operator holds the Lease."""
         return tells_leader(self.metrics())
 
+    def reconciles(self) -> int:
+        """Returns the number of reconciles of the current run; 0 while it does not answer."""
+        try:
+            page = self.metrics() if self.running else ""
+        except OSError:
+            return 0
+        return round(sum(map(float, re.findall(r"^dflash_reconcile_total\{.*\} (\S+)$", page, re.MULTILINE))))
+
     def stop(self) -> None:
         """Sends SIGTERM and waits."""
         self._process.stop(timeout=30)

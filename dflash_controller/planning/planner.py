@@ -187,14 +187,19 @@ def _carry_on(
     learned = () if begins or decided or finished or wanted is None else _learned(state)
     measured = () if begins or decided or finished or remembered or lifted or learned or wanted is None else _measured(state)
     # Only the plan that ends a trial knows the verdicts. A conflict of a child write between the record and the status would lose them.
-    # What serves is kept up before the record is written: that write may be refused for as long as nobody grants it.
     children = not ends
-    serves = state if children else _with_next_replicas(undecided, policy, begins=True, waits=wanted is None)
+    if children:
+        serving = serving_steps(state)
+    elif blockers.refused_before(state.deployment):
+        # The end of the trial may not be recorded this time either. What serves is kept up meanwhile.
+        serving = serving_steps(_with_next_replicas(undecided, policy, begins=True, waits=wanted is None))
+    else:
+        serving = []
     return Plan(
         serving=(
             *adopted,
             *_outage_ahead(state),
-            *serving_steps(serves),
+            *serving,
         ),
         rollout=(
             *finished,

@@ -121,12 +121,15 @@ class Telling:
         return self._watch.moments(self._deployment.namespace, self._deployment.name)
 
     def _wait_quiet(self) -> None:
-        """Until the operator has nothing left to write: its children may be cleaned up after the change is done."""
-        seen = [-1]
+        """Until the operator has nothing left to write: its children may be cleaned up after the change is done.
+
+        One that was started again must have looked first.
+        """
+        seen = [(0, 0)]
 
         def quiet() -> bool:
-            before, seen[0] = seen[0], len(self._proxy.writes)
-            return before == seen[0] and not self._dead.is_set()
+            before, seen[0] = seen[0], (len(self._proxy.writes), self._operator.reconciles())
+            return before == seen[0] and seen[0][1] > 0 and not self._dead.is_set()
 
         self._wait(quiet, "the operator to write no more", QUIET_SECONDS)
 

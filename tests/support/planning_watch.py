@@ -194,6 +194,8 @@ class Watch:
         """The cause of the last change, if the status says that nothing is left to do for it."""
         self._roles: set[str] = set()
         """Revisions that the last plan puts in force or on trial, whether that was written or not."""
+        self._stalled = False
+        """Whether the status said so before the last plan."""
         self._told: set[Event] = set()
         """The events of the last reconcile, if its status was written. What it says is said."""
 
@@ -202,6 +204,7 @@ class Watch:
         world, before, asked = self.world, scene(self.world), self.world.asked
         self.content = False
         shown, plan = "status" in world.deployment, world.plan()
+        self._stalled = shown and bool(world.deployment["status"]) and world.condition("Stalled") == "True"
         steps = plan.steps[:stop_after]
         written = world.carry_out(plan, stop_after=stop_after)
         after = scene(world)
@@ -570,7 +573,9 @@ class Watch:
             assert stored is not None, f"{name} grows and is not stored"
             # An edit of replicas is carried out first. It goes to what the same plan puts in force, although that may be refused for long.
             asked = name in self._roles and (self._pin(before) == name or self.is_needed(stored, before))
-            assert stored.state == "Candidate" or name == self.in_force or asked, f"{stored} grows"
+            # Where the end of a trial was refused, what serves is kept up, and the end is tried again.
+            kept_up = name == before.in_force and self._stalled
+            assert stored.state == "Candidate" or name == self.in_force or asked or kept_up, f"{stored} grows"
             if stored.state == "Candidate" and self.in_force is not None:
                 assert count == 1, f"{stored} gets {count} replicas before it is promoted"
 

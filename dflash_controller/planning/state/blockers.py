@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dflash_controller.api import names
-from dflash_controller.api.conditions import Reason
+from dflash_controller.api.conditions import ConditionType, Reason, get_condition
 from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.model.snapshot import Object, Snapshot
@@ -120,6 +120,23 @@ def refused_write(message: str, *, forbidden: bool, passing: bool) -> Blocker:
             f"The CustomResourceDefinition in the cluster is older than this operator: {message}. Apply the one of this release",
         )
     return Blocker(Reason.INVALID_SPEC, f"The API server refuses what the spec asks for: {message}. Fix the field it names")
+
+
+def refused_before(deployment: Object) -> bool:
+    """Returns whether the status says that a write was refused."""
+    shown = get_condition((deployment.get("status") or {}).get("conditions") or (), ConditionType.STALLED)
+    return shown is not None and shown.get("status") == "True" and shown.get("reason") in _REFUSED
+
+
+_REFUSED = {
+    Reason.ADMISSION_DENIED,
+    Reason.WRITES_FAIL,
+    Reason.QUOTA_EXCEEDED,
+    Reason.PERMISSION_DENIED,
+    Reason.DEFINITION_OUTDATED,
+    Reason.INVALID_SPEC,
+}
+"""The reasons of ``refused_write``."""
 
 
 def image_volumes_missing(why: str) -> Blocker:
