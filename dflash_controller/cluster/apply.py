@@ -32,15 +32,44 @@ class ApplyDecision:
 
 
 @dataclass(slots=True)
+class _Reverts:
+    """How often one field was put back."""
+
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=CONFLICT_COUNT))
+    conflicts: int = 0
+    not_before: float = 0.0
+
+    def is_recent(self, now: float) -> bool:
+        return bool(self.times) and now - self.times[-1] <= CONFLICT_WINDOW_SECONDS + _pause(self.conflicts)
+
+    def is_contested(self, now: float) -> bool:
+        return self.conflicts > 0 and self.is_recent(now)
+
+    def next_conflict(self, now: float) -> int:
+        """Returns the number of the conflict that one more time is; 0 if it is none."""
+        if not self.is_recent(now):
+            return 0
+        times = [*self.times, now][-CONFLICT_COUNT:]
+        repeated = len(times) == CONFLICT_COUNT and now - times[0] <= CONFLICT_WINDOW_SECONDS
+        return self.conflicts + 1 if repeated or self.conflicts else 0
+
+    def count(self, now: float) -> None:
+        conflict = self.next_conflict(now)
+        if not self.is_recent(now):
+            self.times.clear()
+        self.times.append(now)
+        self.conflicts = conflict
+        self.not_before = now + _pause(conflict)
+
+
+@dataclass(slots=True)
 class _Record:
     manifest: str = ""
     """Digest of the manifest applied last."""
     futile: str = ""
     """Digest of manifest and live object of an apply that changed nothing."""
-    reverts: deque[float] = field(default_factory=lambda: deque(maxlen=CONFLICT_COUNT))
-    """Times at which the same manifest was applied again because the object had changed."""
-    conflicts: int = 0
-    not_before: float = 0.0
+    reverts: dict[Path, _Reverts] = field(default_factory=dict)
+    """By field: when the same manifest was applied again because the field had changed. Only writes that were carried out count."""
 
 
 class ApplyMemory:
@@ -57,25 +86,28 @@ class ApplyMemory:
         """Decides whether to send this apply, given the live object."""
         if live is None:
             return ApplyDecision(send=True)
-        paths, record = drift(manifest, live), self._records.get(identity)
+        paths, record, now = drift(manifest, live), self._records.get(identity), self._clock()
         if not paths:
-            return ApplyDecision(send=False, contested=record is not None and self._is_contested(record))
+            contested = record is not None and any(reverts.is_contested(now) for reverts in record.reverts.values())
+            return ApplyDecision(send=False, contested=contested)
         if record is None:
             return ApplyDecision(send=True)
         intent = digest(manifest)
         if record.futile == intent + _state(live):
             return ApplyDecision(send=False)
         if record.manifest != intent:
-            record.reverts.clear()
-            record.conflicts = 0
-            record.not_before = 0.0
             return ApplyDecision(send=True)
-        return self._conflicting(record, paths)
+        return _decide_again({path: record.reverts.get(path, _Reverts()) for path in paths}, now)
 
     def applied(self, identity: Identity, manifest: Mapping[str, Any], before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> None:
         """Records an apply that was sent and answered."""
-        record = self._records.setdefault(identity, _Record())
-        record.manifest = digest(manifest)
+        record, intent, now = self._records.setdefault(identity, _Record()), digest(manifest), self._clock()
+        if record.manifest != intent:
+            record.reverts.clear()
+        elif before is not None:
+            for path in drift(manifest, before):
+                record.reverts.setdefault(path, _Reverts()).count(now)
+        record.manifest = intent
         unchanged = before is not None and before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
         record.futile = record.manifest + _state(after) if unchanged else ""
 
@@ -83,27 +115,20 @@ class ApplyMemory:
         """Forgets objects that are gone."""
         self._records = {identity: record for identity, record in self._records.items() if known(identity)}
 
-    def _conflicting(self, record: _Record, paths: list[Path]) -> ApplyDecision:
-        """Decides about an unchanged manifest whose object another manager changed: reverts it, with growing delays if that repeats."""
-        now = self._clock()
-        if now < record.not_before:
-            return ApplyDecision(send=False, retry_after_s=record.not_before - now, contested=True)
-        if record.reverts and not self._is_recent(record):
-            record.reverts.clear()
-            record.conflicts = 0
-        record.reverts.append(now)
-        repeated = len(record.reverts) == CONFLICT_COUNT and now - record.reverts[0] <= CONFLICT_WINDOW_SECONDS
-        if not repeated and not record.conflicts:
-            return ApplyDecision(send=True)
-        record.conflicts += 1
-        record.not_before = now + _pause(record.conflicts)
-        return ApplyDecision(send=True, conflict=tuple(paths), retry_after_s=_pause(record.conflicts), contested=True)
 
-    def _is_contested(self, record: _Record) -> bool:
-        return record.conflicts > 0 and self._is_recent(record)
+def _decide_again(changed: Mapping[Path, _Reverts], now: float) -> ApplyDecision:
+    """Decides about an unchanged manifest whose object another manager changed: reverts it, with growing delays if that repeats.
 
-    def _is_recent(self, record: _Record) -> bool:
-        return self._clock() - record.reverts[-1] <= CONFLICT_WINDOW_SECONDS + _pause(record.conflicts)
+    A field that nobody has fought about is put back at once, and the others with it, because an apply is one for the whole object.
+    """
+    waits = [reverts.not_before - now for reverts in changed.values()]
+    if min(waits) > 0:
+        return ApplyDecision(send=False, retry_after_s=min(waits), contested=True)
+    numbers = {path: reverts.next_conflict(now) for path, reverts in changed.items()}
+    fought = {path: number for path, number in numbers.items() if number}
+    if not fought:
+        return ApplyDecision(send=True)
+    return ApplyDecision(send=True, conflict=tuple(fought), retry_after_s=min(map(_pause, fought.values())), contested=True)
 
 
 def _pause(conflicts: int) -> float:

@@ -82,9 +82,10 @@ def clean_up(state: ReconcileState, history_limit: int) -> list[Step]:
     ]
     running = {revision_of(item) for item in state.snapshot.workloads} | {pool.revision for pool in state.pools if pool.existing}
     idle = [record for record in state.records if record.hash not in roles | running and "uid" in record.source["metadata"]]
+    replaced_for = Origin((state.stable.origin if state.stable else None) or Origin.USER)
     for record in idle:
         if record.state is RevisionState.STABLE:
-            changes = state_annotations(record, RevisionState.RETIRED, state.context.now, Origin.USER, "Replaced")
+            changes = state_annotations(record, RevisionState.RETIRED, state.context.now, replaced_for, "Replaced")
             steps.append(Annotate(ref(record.source), changes))
     kept = sorted((record for record in idle if record.state is not RevisionState.STABLE), key=lambda record: record.number, reverse=True)
     return [*steps, *(Delete(ref(record.source)) for record in kept[history_limit:] if not being_deleted(record.source))]

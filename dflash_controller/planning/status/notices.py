@@ -141,19 +141,33 @@ def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
 
 
 def foreign_template_keys(state: ReconcileState) -> list[str]:
-    """Returns the annotations, labels and containers of live pod templates that their revisions do not have.
+    """Returns what live pod templates have and their revisions do not: annotations, labels, containers, volumes, variables and mounts.
 
-    ``kubectl rollout restart`` adds one, for example.
+    ``kubectl rollout restart`` adds an annotation, for example.
     """
     templates = {record.hash: template_of(record.workload) for record in state.records}
     found = []
     for workload in state.snapshot.workloads:
         ours, live = templates.get(revision_of(workload)), template_of(workload)
-        if ours is None or live is None:
-            continue
-        for field in ("annotations", "labels"):
-            extra = set((live.get("metadata") or {}).get(field) or {}) - set((ours.get("metadata") or {}).get(field) or {})
-            found += [f"{workload['metadata']['name']} {field} {key}" for key in sorted(extra)]
-        containers = {item["name"] for item in live["spec"]["containers"]} - {item["name"] for item in ours["spec"]["containers"]}
-        found += [f"{workload['metadata']['name']} container {name}" for name in sorted(containers)]
+        if ours is not None and live is not None:
+            found += [f"{workload['metadata']['name']} {part}" for part in _foreign_parts(ours, live)]
     return found
+
+
+def _foreign_parts(ours: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("annotations", "labels"):
+        for key in sorted(set((live.get("metadata") or {}).get(field) or {}) - set((ours.get("metadata") or {}).get(field) or {})):
+            yield f"{field} {key}"
+    for field, word in (("containers", "container"), ("initContainers", "init container"), ("volumes", "volume")):
+        before, after = (_by(template["spec"].get(field), "name") for template in (ours, live))
+        yield from (f"{word} {name}" for name in sorted(after.keys() - before.keys()))
+        if field == "volumes":
+            continue
+        for name in sorted(after.keys() & before.keys()):
+            for part, key, what in (("env", "name", "variable"), ("volumeMounts", "mountPath", "mount")):
+                extra = _by(after[name].get(part), key).keys() - _by(before[name].get(part), key).keys()
+                yield from (f"{what} {item} of {word} {name}" for item in sorted(extra))
+
+
+def _by(items: Sequence[Mapping[str, Any]] | None, key: str) -> dict[str, Mapping[str, Any]]:
+    return {str(item[key]): item for item in items or ()}

@@ -109,6 +109,40 @@ def test_a_new_manifest_is_never_held_back() -> None:
     assert memory.decide(IDENTITY, manifest(5), live(2)) == ApplyDecision(send=True)
 
 
+def test_only_writes_that_were_carried_out_count() -> None:
+    """One that meets a conflict is decided anew, often several times in a second after an edit."""
+    memory = ApplyMemory(Clock())
+    memory.applied(IDENTITY, manifest(1), None, live(1))
+    for _ in range(10):
+        assert memory.decide(IDENTITY, manifest(1), live(2)) == ApplyDecision(send=True)
+    assert [put_back(memory) for _ in range(2)] == [ApplyDecision(send=True)] * 2
+    assert put_back(memory).conflict == (("f:spec", "f:port"),)
+
+
+def test_a_field_that_nobody_fights_about_is_put_back_during_the_pause_of_another() -> None:
+    memory, asked = ApplyMemory(Clock()), manifest(1) | {"spec": {"port": 1, "type": "ClusterIP"}}
+
+    def changed(**spec: Any) -> dict[str, Any]:
+        found = live(**{"port": 1, "type": "ClusterIP", **spec})
+        found["metadata"]["managedFields"][0]["fieldsV1"] = {"f:spec": {"f:port": {}, "f:type": {}}}
+        return found
+
+    def put_it_back(**spec: Any) -> ApplyDecision:
+        decision = memory.decide(IDENTITY, asked, changed(**spec))
+        if decision.send:
+            memory.applied(IDENTITY, asked, changed(**spec), changed(version=2))
+        return decision
+
+    memory.applied(IDENTITY, asked, None, changed())
+    decisions = [put_it_back(port=2) for _ in range(3)]
+    assert (decisions[-1].conflict, decisions[-1].retry_after_s) == ((("f:spec", "f:port"),), 60.0)
+    assert not put_it_back(port=3).send
+    assert put_it_back(type="NodePort") == ApplyDecision(send=True)
+    both = put_it_back(port=2, type="NodePort")
+    assert (both.send, both.conflict) == (True, (("f:spec", "f:port"),)), "an apply is one for the whole object"
+    assert not put_it_back(port=2).send
+
+
 def test_objects_that_are_gone_are_forgotten() -> None:
     memory = ApplyMemory(Clock())
     memory.applied(IDENTITY, manifest(2), live(1, 7), live(1, 7))

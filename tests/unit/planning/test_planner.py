@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -370,6 +371,30 @@ def test_a_foreign_template_change_is_told_and_not_fought() -> None:
     world.reconcile()
     notices = {notice["reason"]: notice["message"] for notice in world.deployment["status"]["notices"]}
     assert "restartedAt" in notices["ForeignTemplateChange"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda pod: pod["metadata"]["labels"].update(team="x"), "labels team"),
+        (lambda pod: pod["spec"]["containers"].append({"name": "proxy"}), "container proxy"),
+        (lambda pod: pod["spec"].update(initContainers=[{"name": "wait"}]), "init container wait"),
+        (lambda pod: pod["spec"].setdefault("volumes", []).append({"name": "extra"}), "volume extra"),
+        (lambda pod: pod["spec"]["containers"][0].setdefault("env", []).append({"name": "FOO"}), "variable FOO of container engine"),
+        (
+            lambda pod: pod["spec"]["containers"][0].setdefault("volumeMounts", []).append({"name": "extra", "mountPath": "/x"}),
+            "mount /x of container engine",
+        ),
+    ],
+)
+def test_every_addition_to_a_template_is_told(change: Callable[[dict[str, Any]], object], told: str) -> None:
+    world = settled()
+    assert "ForeignTemplateChange" not in {notice["reason"] for notice in world.deployment["status"]["notices"]}
+    workload = world.of_kind("Deployment")[0]
+    change(workload["spec"]["template"])
+    world.reconcile()
+    notices = {notice["reason"]: notice["message"] for notice in world.deployment["status"]["notices"]}
+    assert notices["ForeignTemplateChange"].endswith(f"left alone: {workload['metadata']['name']} {told}")
 
 
 def test_odd_characters_stay_out_of_names_and_labels() -> None:

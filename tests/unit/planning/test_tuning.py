@@ -136,6 +136,7 @@ def test_auto_changes_the_block_through_a_trial_and_nobody_is_told_that_the_user
     assert {value for kind, value in seen if kind == "Reconciling"} == {"False"}
     stable = world.deployment["status"]["stableRevision"]
     assert world.deployment["status"]["revisions"][0]["origin"] == "Tuner"
+    assert (history(world, before)[-1]["origin"], history(world, before)[-1]["reason"]) == ("Tuner", "Replaced")
     assert replicas(world)[stable] == 3
     assert policy.asked[-1].speculation == Fixed(8)
     assert [(change.block, change.kept) for change in policy.asked[-1].changes] == [(8, True)]
