@@ -36,7 +36,7 @@ REQUESTS_PER_ROLLOUT, WRITES_PER_ROLLOUT = 250, 50
 be undone the objects are read anew."""
 WRITES_PER_SECOND = 200
 """In the worst second. Eight workers write, one request after the other."""
-SECONDS = 240
+SECONDS = 600
 
 
 @pytest.fixture
