@@ -26,7 +26,7 @@ help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): requirements-dev.lock
-	@echo "==> Python environment in $(VENV), once (usually 30 s)"
+	@echo "==> Python environment in $(VENV), once (half a minute to five minutes, by the speed of the network; nothing is printed meanwhile)"
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + " (set PYTHON=...)" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
@@ -158,7 +158,7 @@ endif
 RELEASE := build/release
 RELEASED := $(RELEASE)/.installed
 $(RELEASED): requirements-release.lock
-	@echo "==> Python environment in $(RELEASE), once"
+	@echo "==> Python environment in $(RELEASE), once (half a minute to five minutes)"
 	@$(PYTHON) -m venv $(RELEASE)
 	@$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-release.lock
 	@touch $@

@@ -32,6 +32,11 @@ from hack import cli_reference
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _SET_BY_THE_CHART = ("http_host", "http_port", "lease_namespace", "pod_ips", "pod_name")
+_RESERVED = """## Reserved reasons
+
+These are in the API so that alerts can be written for them. This release never uses them.
+
+"""
 Row = tuple[str, ...]
 
 
@@ -120,7 +125,9 @@ def _reasons_in_use() -> str:
 
 
 def _reasons_to_come() -> str:
-    return _reason_table(set(Reason) - _raised())
+    """Returns the section of the reasons that nothing raises yet, with its heading; nothing if there are none."""
+    reserved = set(Reason) - _raised()
+    return f"{_RESERVED}{_reason_table(reserved)}" if reserved else ""
 
 
 def _reason_table(chosen: set[Reason]) -> str:

@@ -15,6 +15,9 @@ from testbed.demo_setup import World, ended, world
 from testbed.narration import show
 from testbed.operator_process import ROOT
 
+PLUGIN = ROOT / "testbed" / "plugin"
+"""Folder of ``kubectl-dflash``, which kubectl finds on the PATH."""
+
 
 def main() -> int:
     return ended(playground, "make playground starts it again")
@@ -33,14 +36,17 @@ def tell(running: World) -> None:
 
 
 def environment(running: World) -> Mapping[str, str]:
-    """Returns the variables that the commands of the tutorials use. PATH gets kubectl, and the Python that has the traffic generator."""
+    """Returns the variables that the commands of the tutorials use.
+
+    PATH gets kubectl, its plugin ``kubectl dflash``, and the Python that has the traffic generator.
+    """
     kubectl, python = binaries.path_of("kubectl").parent, Path(sys.executable).parent
     return {
         "KUBECONFIG": str(running.cluster.admin_kubeconfig),
         "SIMULATOR": running.simulator.control,
         "PROMETHEUS": running.prometheus.url,
         "PYTHONPATH": str(ROOT),
-        "PATH": f"{kubectl}:{python}:$PATH",
+        "PATH": f"{kubectl}:{python}:{PLUGIN}:$PATH",
     }
 
 

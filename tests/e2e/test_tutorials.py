@@ -25,7 +25,7 @@ PAGES = ("first-steps", "upgrade-a-drafter", "a-bad-drafter", "tuning")
 """In the order in which a reader follows them."""
 UPDATE = bool(os.environ.get("DFLASH_UPDATE_TUTORIALS"))
 PATIENCE_S = 900.0
-LOOKS = re.compile(r"^(kubectl get|curl) ")
+LOOKS = re.compile(r"^(kubectl (get|dflash (status|rollout history))|curl) ")
 """Commands that only look: what they print may take a moment to come true."""
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -13,10 +13,13 @@ from monitoring import alerts, recording_rules
 from monitoring.links import DOCS
 from testbed import binaries
 
-RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "docs" / "runbooks"
 ALERTS = alerts.alerts()
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page.stem != "README")
 HEADINGS = ["What it means", "Impact", "Confirm it", "What to do"]
+OF_OTHER_KINDS = {"DFlashDeployment", "DFlashDeployments", "DFlashDeploymentList"}
+"""Names that begin like those of alerts."""
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -24,6 +27,20 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert sorted(alert.page for alert in ALERTS) == [page.stem for page in PAGES]
     for alert in ALERTS:
         assert alert.to_dict()["annotations"]["runbook_url"] == f"{DOCS}/runbooks/{alert.page}.md"
+
+
+@every_page
+def test_a_runbook_begins_with_the_alerts_that_link_to_it(page: Path) -> None:
+    named = re.findall(r"^Alerts? (`DFlash\w+`(?:, `DFlash\w+`)*)\.", page.read_text(encoding="utf-8").split("\n## ")[0], re.MULTILINE)
+    assert [re.findall(r"\w+", names) for names in named] == [[alert.name for alert in ALERTS if alert.page == page.stem]]
+
+
+def test_alerts_that_pages_name_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/*/*.md"), *ROOT.glob("examples/**/*.md")]
+    named = {(name, page.relative_to(ROOT)) for page in pages for name in re.findall(r"\bDFlash[A-Z]\w+", page.read_text(encoding="utf-8"))}
+    known = {alert.name for alert in ALERTS} | OF_OTHER_KINDS
+    assert len(named) > len(ALERTS)
+    assert [found for found in sorted(named) if found[0] not in known] == []
 
 
 @every_page

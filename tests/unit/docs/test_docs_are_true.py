@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def test_commands_that_pages_name_exist() -> None:
     named = {
         tuple(words.split())
         for page in pages
-        for words in re.findall(r"`(?:\$ )?kubectl dflash((?: [a-z]+)+)", page.read_text(encoding="utf-8"))
+        for words in re.findall(r"(?:^|`)(?:\$ )?kubectl dflash((?: [a-z]+)+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert len(named) >= 3
     for words in named:
@@ -188,3 +189,30 @@ def test_commands_that_pages_name_exist() -> None:
                 break
             found = found.get_command(click.Context(found), word)
             assert found is not None, words
+
+
+def commands(page: Path) -> Iterator[str]:
+    """What follows ``kubectl dflash`` on the lines of shell blocks, without pipes, redirections and comments."""
+    for block in re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for line in re.findall(r"^(?:\$ )?kubectl dflash (.+)$", block, re.MULTILINE):
+            yield re.split(r" (?:#|\||\d?>)", line)[0]
+
+
+@every_page
+def test_commands_in_blocks_can_be_parsed(page: Path) -> None:
+    for line in commands(page):
+        command: click.Command = root
+        words = shlex.split(line)
+        while isinstance(command, click.Group) and words != ["--help"]:
+            name, found, words = command.resolve_command(click.Context(command), words)
+            assert found is not None, name
+            command = found
+        try:
+            command.make_context(line, words, resilient_parsing=words == ["--help"])
+        except click.UsageError as error:
+            pytest.fail(f"kubectl dflash {line}: {error.format_message()}")
+
+
+def test_runbooks_name_the_plugin() -> None:
+    told = {page.stem for page in PAGES if page.parent.name == "runbooks" and any(commands(page))}
+    assert told >= {"rollout-rolled-back", "rollout-held", "rollout-stuck", "stalled", "acceptance-dropped", "tuner-held", "operator-down"}

@@ -37,6 +37,16 @@ def test_every_setting_and_condition_has_a_text() -> None:
         assert "|  |\n" not in docs_tables.renewed(f"<!-- generated: {name} -->\n<!-- end -->")
 
 
+def test_the_section_of_reserved_reasons_is_there_only_if_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = "<!-- generated: reasons-to-come -->\n{}<!-- end -->\n"
+    monkeypatch.setattr(docs_tables, "_raised", lambda: set(Reason))
+    assert docs_tables.renewed(block.format("old\n")) == block.format("")
+    monkeypatch.setattr(docs_tables, "_raised", lambda: set(Reason) - {Reason.PAUSED})
+    text = docs_tables.renewed(block.format(""))
+    assert "\n## Reserved reasons\n" in text
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("| `")] == ["`Paused`"]
+
+
 def test_the_table_of_releases_is_that_of_the_engines() -> None:
     lines = docs_tables.renewed("<!-- generated: releases -->\n<!-- end -->").splitlines()
     for name, releases in TABLE.items():
