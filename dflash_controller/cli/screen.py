@@ -96,6 +96,12 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     return f"{phase}{reason} {found.get('revision', '')}, {_ago(when, now) or 'now'}{message}"
 
 
+def went_wrong(obj: Mapping[str, Any]) -> bool:
+    """Returns whether the last rollout did not end as asked. A superseded one did where what the spec asks for instead is Ready."""
+    phase = ((obj.get("status") or {}).get("rollout") or {}).get("phase")
+    return phase in ("Held", "RolledBack") or (phase == "Superseded" and condition(obj, "Ready").get("status") != "True")
+
+
 def verdicts(obj: Mapping[str, Any]) -> list[VerdictLine]:
     """Returns the verdicts of the rollout, in the order in which the operator lists them."""
     found = ((obj.get("status") or {}).get("rollout") or {}).get("analysis") or ()

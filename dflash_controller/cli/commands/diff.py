@@ -61,13 +61,13 @@ def command(file_or_name: str, name: str | None, settings: Sequence[str], output
 
 def _print(name: str, found: Difference) -> None:
     printing.show(f"{name}: {found.summary()}")
-    fields = found.fields() if found.restarts else []
+    fields = found.fields() if found.differs else []
     for title, lines in (("Changes that need a new revision", fields), ("Applied in place", found.policy)):
         if lines:
             printing.show("", title, *(f"  {line}" for line in lines))
     for line in found.drift:
         printing.show("", line)
-    if found.restarts and (text := found.manifests()):
+    if found.differs and (text := found.manifests()):
         click.echo()
         for line in text.splitlines():
             click.secho(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
@@ -82,9 +82,9 @@ def _json(name: str, found: Difference) -> dict[str, object]:
         "askedFor": found.after.name,
         "new": found.new,
         "summary": found.summary(),
-        "fields": found.fields() if found.restarts else [],
+        "fields": found.fields() if found.differs else [],
         "appliedInPlace": list(found.policy),
         "drift": list(found.drift),
         "compared": list(found.judged()),
-        "diff": found.manifests() if found.restarts else "",
+        "diff": found.manifests() if found.differs else "",
     }

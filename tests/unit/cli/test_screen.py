@@ -74,3 +74,18 @@ def test_the_newest_decisions_come_first() -> None:
     found = list(screen.decisions(events, NOW))
     assert [reason for _, reason, _ in found] == ["R9", "R8", "R7", "R6", "R5", "R4"]
     assert found[0][0] == "51 min ago"
+
+
+@pytest.mark.parametrize(
+    ("phase", "ready", "wrong"),
+    [
+        ("Completed", "True", False),
+        ("Superseded", "True", False),
+        ("Superseded", "False", True),
+        ("Analyzing", "False", False),
+        ("Held", "False", True),
+        ("RolledBack", "False", True),
+    ],
+)
+def test_a_superseded_rollout_is_fine_where_the_deployment_is_ready(phase: str, ready: str, wrong: bool) -> None:
+    assert screen.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
