@@ -18,6 +18,7 @@ from dflash_controller.api.types import Spec
 from dflash_controller.catalog import Catalog
 from dflash_controller.cli.deployments import Live
 from dflash_controller.cli.failures import NEGATIVE, Failure
+from dflash_controller.cli.field_changes import changes
 from dflash_controller.cli.printing import as_yaml
 from dflash_controller.cluster import kinds
 from dflash_controller.engines import ENGINES
@@ -69,7 +70,7 @@ class Difference:
     def fields(self) -> list[str]:
         """Returns the changed inputs of the revision, one in a line."""
         before = canonical(self.before.inputs) if self.before else {}
-        return _changes(before, canonical(self.after.inputs), "spec")
+        return changes(before, canonical(self.after.inputs), "spec")
 
     def manifests(self) -> str:
         """Returns the unified diff of the workloads; empty if they are the same."""
@@ -170,7 +171,7 @@ def compare(live: Live, asked: Mapping[str, Any], operator: OperatorDefaults) ->
         after, new = _made(live, spec, wanted, operator), True
     else:
         after, new = wanted, False
-    policy = tuple(_changes(_policy(live.obj), _policy(asked), "spec"))
+    policy = tuple(changes(_policy(live.obj), _policy(asked), "spec"))
     return Difference(stable, after, new, policy, tuple(_drift(live, stable)) if stable else ())
 
 
@@ -232,17 +233,6 @@ def _without(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any
         elif isinstance(value, Mapping) and isinstance(part[name], Mapping) and (inner := _without(value, part[name])):
             found[name] = inner
     return found
-
-
-def _changes(before: Any, after: Any, path: str) -> list[str]:
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        names = [*before, *(name for name in after if name not in before)]
-        return [line for name in names for line in _changes(before.get(name), after.get(name), f"{path}.{name}")]
-    return [] if before == after else [f"{path}: {_shown(before)} -> {_shown(after)}"]
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _comparable(record: Revision) -> Mapping[str, Any]:

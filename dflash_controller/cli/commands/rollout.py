@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dflash_controller.cli.deployments import Live
     from dflash_controller.cli.steering import Action, Situation
     from dflash_controller.cli.where import Where
+    from dflash_controller.engines.protocol import ModelRef
 
 _ENDS = frozenset({"Completed", "RolledBack", "Superseded", "Held"})
 """Phases at which ``status --wait`` ends."""
@@ -176,6 +177,7 @@ def _history(name: str, revision: str | None, output: str, where: Where) -> int:
     """Show the revisions that are kept: what they were made from, who asked for them, and how they ended."""
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
+    from dflash_controller.cli.printing import distinct_length
     from dflash_controller.cli.steering import history
 
     with Cluster(where) as cluster:
@@ -203,11 +205,12 @@ def _history(name: str, revision: str | None, output: str, where: Where) -> int:
         printing.data({"revisions": found, "history": changes, "analysis": verdicts}, output)
         return failures.OK
     table = printing.table("no", "revision", "state", "block", "engine", "target", "drafter", right=("no",))
+    length = distinct_length(model.revision for record in records for model in (record.resolved.target, record.resolved.drafter))
     for record in records:
         resolved = record.resolved
         engine = f"{resolved.engine} {resolved.version}"
-        cells = [record.name, str(record.state), record.speculation.label(), engine, _model(resolved.target), _model(resolved.drafter)]
-        table.add_row(str(record.number), *cells)
+        models = [_model(resolved.target, length), _model(resolved.drafter, length)]
+        table.add_row(str(record.number), record.name, str(record.state), record.speculation.label(), engine, *models)
     printing.show(table, "")
     events = printing.table("at", "revision", "became", "asked by", "reason")
     for entry in changes:
@@ -246,8 +249,9 @@ def _diff(name: str, revision: str | None, other: str | None, output: str, where
     return failures.NEGATIVE if found.differs else failures.OK
 
 
-def _model(model: Any) -> str:
-    return f"{model.model}@{model.revision[:12]}" if model.revision else str(model.model)
+def _model(model: ModelRef, letters: int | None = None) -> str:
+    """Returns a model with the first letters of its commit; None: all of them."""
+    return f"{model.model}@{model.revision[:letters]}" if model.revision else model.model
 
 
 _CHANGES = (dry_run, options.cluster)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dflash_controller.cli import screen
+from dflash_controller.planning.revisions.revision import RevisionState, read
+from tests.support.stored_revisions import stored
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -59,6 +61,21 @@ def test_metrics_that_are_not_known_are_left_out() -> None:
     assert shown["replicas"] == "1/2 serving"
     assert "speed" not in shown
     assert "block size" not in shown
+
+
+def test_what_runs_is_that_of_the_active_revision_and_not_of_the_spec() -> None:
+    runs = {"target": {"model": "Qwen/Qwen3.5-9B"}, "blockSize": 16}
+    stable = read(stored("raaaaaaa", 1, RevisionState.STABLE, runs))
+    asked = {**deployment(), "spec": runs}
+    same = dict(screen.facts(asked, NOW, stable))
+    assert same["target"] == "Qwen/Qwen3.5-9B"
+    assert "asked for" not in same
+    other = dict(screen.facts({**asked, "spec": {**runs, "target": {"model": "Qwen/Qwen3-8B"}, "restartId": "again"}}, NOW, stable))
+    assert other["target"] == "Qwen/Qwen3.5-9B"
+    assert other["asked for"] == 'spec.target.model: "Qwen/Qwen3.5-9B" -> "Qwen/Qwen3-8B", spec.restartId: not set -> "again"'
+    unknown = dict(screen.facts(asked, NOW))
+    assert "target" not in unknown
+    assert unknown["asked for"] == "target Qwen/Qwen3.5-9B"
 
 
 def test_a_schedule_shows_block_sizes_by_requests() -> None:
