@@ -376,7 +376,7 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     Reason.ANALYZING: ReasonDoc("The candidate serves and is being compared with stable; see status.rollout.analysis."),
     Reason.ANALYSIS_PASSED: ReasonDoc("The candidate passed every limit of spec.rollout.analysis."),
     Reason.ROLLING_BACK: ReasonDoc("The candidate failed; its replicas are being replaced by stable ones."),
-    Reason.SUPERSEDED: ReasonDoc("The spec changed before the candidate was promoted."),
+    Reason.SUPERSEDED: ReasonDoc("The spec asks for something else than the last candidate, which was not promoted yet or had failed."),
     Reason.REVERTED: ReasonDoc(
         "The spec or a pin went back to a revision that was still being replaced: its replicas are kept, without a trial."
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,6 +10,9 @@ from typing import Any
 
 from dflash_controller.api.problem import Problem
 from dflash_controller.model.data_files import read_yaml
+
+_ALIKE = 0.85
+"""Least similarity (0 to 1) of a name to one that may have been meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,11 @@ class Catalog:
     def find(self, target: str) -> Pair | None:
         """Returns the pair of a target; None if it is not known."""
         return self._by_target.get(target.lower())
+
+    def nearest(self, target: str) -> str | None:
+        """Returns the known target whose name is most like this one, which may be misspelt; None if none is."""
+        found = difflib.get_close_matches(target.lower(), self._by_target, n=1, cutoff=_ALIKE)
+        return self._by_target[found[0]].target if found else None
 
     def pair(self, target: str, drafter: str) -> Pair | None:
         """Returns the pair of exactly this target and drafter, or a mirror of the drafter; None if it is not known."""

@@ -17,6 +17,8 @@ from dflash_controller.api.problem import Problem
 from dflash_controller.api.types import Spec
 from dflash_controller.catalog import Catalog
 from dflash_controller.cli.deployments import Live
+from dflash_controller.cli.failures import NEGATIVE, Failure
+from dflash_controller.cli.field_changes import changes
 from dflash_controller.cli.printing import as_yaml
 from dflash_controller.cluster import kinds
 from dflash_controller.engines import ENGINES
@@ -24,13 +26,15 @@ from dflash_controller.engines.resolve import resolve, spec_problems
 from dflash_controller.engines.resolved import OperatorDefaults, Resolved
 from dflash_controller.model.change import Change
 from dflash_controller.planning.replicas.count import revision_of
-from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision
+from dflash_controller.planning.revisions.desired import PendingRevision, desired_revision, rolled_back
 from dflash_controller.planning.revisions.diff import TEXT_STAYS, changed
 from dflash_controller.planning.revisions.measured_rates import with_measured
 from dflash_controller.planning.revisions.rendering import pod_difference, render, with_speculation
 from dflash_controller.planning.revisions.revision import Revision, RevisionState, data, live_workload, manifest, read, revision_hash
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.planning.revisions.trial_state import Trial
 
+_RUNS = "runs"
 _NEVER = "the operator creates its first revision, which is not compared with anything"
 
 
@@ -46,27 +50,34 @@ class Difference:
     """Fields that change and start no revision."""
     drift: tuple[str, ...]
     """What somebody else changed in the live workload of ``before``."""
+    labels: tuple[str, str] = (_RUNS, "asked for")
+    """What ``before`` and ``after`` are, for the header of the unified diff."""
 
     @property
-    def restarts(self) -> bool:
-        """Whether engines are replaced."""
+    def differs(self) -> bool:
+        """Whether ``after`` is another revision than ``before``."""
         return self.before is None or self.before.hash != self.after.hash
 
     @property
+    def restarts(self) -> bool:
+        """Whether engines are replaced: a revision that failed is not tried again."""
+        return self.differs and not self._failed
+
+    @property
     def any(self) -> bool:
-        return self.restarts or bool(self.policy) or bool(self.drift)
+        return self.differs or bool(self.policy) or bool(self.drift)
 
     def fields(self) -> list[str]:
         """Returns the changed inputs of the revision, one in a line."""
         before = canonical(self.before.inputs) if self.before else {}
-        return _changes(before, canonical(self.after.inputs), "spec")
+        return changes(before, canonical(self.after.inputs), "spec")
 
     def manifests(self) -> str:
         """Returns the unified diff of the workloads; empty if they are the same."""
         before = as_yaml(_comparable(self.before)).splitlines() if self.before else []
         after = as_yaml(_comparable(self.after)).splitlines()
-        name = f"{self.before.name} (runs)" if self.before else "nothing runs"
-        return "\n".join(difflib.unified_diff(before, after, name, f"{self.after.name} (asked for)", lineterm=""))
+        name = f"{self.before.name} ({self.labels[0]})" if self.before else "nothing runs"
+        return "\n".join(difflib.unified_diff(before, after, name, f"{self.after.name} ({self.labels[1]})", lineterm=""))
 
     def judged(self) -> tuple[str, ...]:
         """Returns the metrics that decide the rollout; empty if nothing is compared."""
@@ -83,17 +94,55 @@ class Difference:
         """Returns in a sentence what the operator would do."""
         if self.before is None:
             return f"{self.after.name}: {_NEVER}"
-        if not self.restarts:
+        if not self.differs:
             return f"no engine restarts: {self.before.name} runs and is what the spec asks for"
+        if self._failed:
+            again = "it is not tried again until the spec or spec.restartId changes"
+            return f"no engine restarts: {self.after.name} failed before, so {again}; {self.before.name} keeps serving"
         verb = "make" if self.new else "return to"
         judged = self.judged()
         how = f"compare {', '.join(judged)}" if judged else "compare nothing, because performance stays the same"
-        failed = " It failed before, so it is not tried again until the spec or spec.restartId changes." if self._failed else ""
-        return f"the operator would {verb} {self.after.name}, try it on one replica beside {self.before.name}, and {how}.{failed}"
+        return f"the operator would {verb} {self.after.name}, try it on one replica beside {self.before.name}, and {how}."
 
     @property
     def _failed(self) -> bool:
-        return not self.new and self.after.state is RevisionState.FAILED
+        return self.before is not None and not self.new and rolled_back(self.after)
+
+
+def between(before: Revision, after: Revision, stored: StoredRevisions) -> Difference:
+    """Returns the difference between two revisions that are stored."""
+    active = stored.stable.hash if stored.stable else None
+    first, second = (_RUNS if record.hash == active else str(record.state) for record in (before, after))
+    return Difference(before, after, False, (), (), (first, second))
+
+
+def pair(live: Live, first: Revision, other: Revision | None) -> tuple[Revision, Revision]:
+    """Returns the two revisions to compare, the one to start from first; ``other`` is None if only one was named.
+
+    Raises Failure if there is nothing to compare ``first`` with.
+    """
+    stable, candidate = live.stored.stable, live.stored.candidate
+    if other is not None:
+        return first, other
+    if stable is not None and first.hash != stable.hash:
+        return stable, first
+    if candidate is not None and candidate.hash != first.hash:
+        return first, candidate
+    served = [record for record in live.stored.records if record.hash != first.hash and _served(record)]
+    if not served:
+        said = f"no revision of {live.name} that is kept served before {first.name}"
+        raise Failure(said, f"Name two; see kubectl dflash rollout history {live.name}", status=NEGATIVE)
+    # The number does not tell which was the last: a revision gets a new one whenever it is tried again.
+    return max(served, key=lambda record: (_last_served(record), record.number)), first
+
+
+def _served(record: Revision) -> bool:
+    return record.state in (RevisionState.STABLE, RevisionState.RETIRED) or bool(_last_served(record))
+
+
+def _last_served(record: Revision) -> str:
+    """Returns when the revision last became the active one, as text that sorts; empty if its history does not tell."""
+    return next((entry["at"] for entry in reversed(record.history) if entry["outcome"] == RevisionState.STABLE), "")
 
 
 def compare(live: Live, asked: Mapping[str, Any], operator: OperatorDefaults) -> Difference | list[Problem]:
@@ -122,7 +171,7 @@ def compare(live: Live, asked: Mapping[str, Any], operator: OperatorDefaults) ->
         after, new = _made(live, spec, wanted, operator), True
     else:
         after, new = wanted, False
-    policy = tuple(_changes(_policy(live.obj), _policy(asked), "spec"))
+    policy = tuple(changes(_policy(live.obj), _policy(asked), "spec"))
     return Difference(stable, after, new, policy, tuple(_drift(live, stable)) if stable else ())
 
 
@@ -184,17 +233,6 @@ def _without(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any
         elif isinstance(value, Mapping) and isinstance(part[name], Mapping) and (inner := _without(value, part[name])):
             found[name] = inner
     return found
-
-
-def _changes(before: Any, after: Any, path: str) -> list[str]:
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        names = [*before, *(name for name in after if name not in before)]
-        return [line for name in names for line in _changes(before.get(name), after.get(name), f"{path}.{name}")]
-    return [] if before == after else [f"{path}: {_shown(before)} -> {_shown(after)}"]
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _comparable(record: Revision) -> Mapping[str, Any]:

@@ -59,6 +59,14 @@ class Live:
         """The revisions that the operator stored."""
         return read_stored(self.cluster.children(kinds.CONTROLLER_REVISION, self.name))
 
+    @property
+    def active(self) -> Revision | None:
+        """The active revision; None if there is none yet, or revisions may not be read."""
+        try:
+            return self.stored.stable
+        except Failure:
+            return None
+
     def revision(self, name: str | None) -> Revision:
         """Returns a revision by its name, or by the part after the deployment's; None: the active one. Raises Failure."""
         if name is None:

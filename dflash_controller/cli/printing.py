@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ NARROW = 120
 """Columns below which wide tables become lists."""
 NOT_A_TERMINAL = 10_000
 """Columns where standard output is no terminal and COLUMNS is not set: no line is folded, so that grep and awk find what they look for."""
+SHORT = 12
+"""Letters of a commit in tables, where they tell commits apart."""
 FORMATS = ("table", "json", "yaml")
 
 
@@ -35,6 +37,13 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Plain.add_representer(str, _text)
+
+
+def distinct_length(texts: Iterable[str | None]) -> int:
+    """Returns how many letters of each text tell it from the others, and at least those of a short commit."""
+    different = {text for text in texts if text}
+    longest = max((SHORT, *map(len, different)))
+    return next((length for length in range(SHORT, longest) if len({text[:length] for text in different}) == len(different)), longest)
 
 
 def data(value: Any, output: str) -> None:

@@ -6,11 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
 from dflash_controller.api.crd import crd
+from dflash_controller.cli.screen import age
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.hardware import generation
 from dflash_controller.model.metric_schema import MetricSchema, missing
@@ -20,7 +22,11 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 OPERATOR = "app.kubernetes.io/name=dflash-operator"
 NAMESPACES_VARIABLE = "DFLASH_NAMESPACES"
 PROMETHEUS_VARIABLE = "DFLASH_PROMETHEUS_URL"
+LEASE_NAME = "dflash-operator"
+"""Name of the Lease of an operator that was not given another one."""
 OLDEST = (1, 30)
+_CLOCKS_DIFFER_S = 30.0
+"""Seconds by which the clocks of this machine and of the operator may differ."""
 
 
 class Result(StrEnum):
@@ -74,9 +80,22 @@ def definition(found: Mapping[str, Any] | None) -> Check:
     return Check(name, Result.OK, "is installed, and of this program's release")
 
 
-def operators(deployments: Sequence[Mapping[str, Any]]) -> Check:
-    """Checks that an operator runs."""
+def leader(leases: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """Returns which Lease has a holder that renews it, and who that is; empty if none has."""
+    for each in leases:
+        spec = each.get("spec") or {}
+        holder, ago = spec.get("holderIdentity"), age(spec.get("renewTime"), now)
+        if holder and ago is not None and ago <= float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS_DIFFER_S:
+            return f"{each['metadata']['namespace']}/{each['metadata']['name']} is held by {holder}"
+    return ""
+
+
+def operators(deployments: Sequence[Mapping[str, Any]], held: str = "") -> Check:
+    """Checks that an operator runs. ``held`` says which Lease of an operator has a holder."""
     name = "operator"
+    if not deployments and held:
+        unknown = f"there is no Deployment with the label {OPERATOR}, so its settings are not known"
+        return Check(name, Result.ADVICE, f"the Lease {held}, so one runs, but {unknown}")
     if not deployments:
         return Check(name, Result.FAILED, f"there is no Deployment with the label {OPERATOR}", "Install the chart dflash-operator.")
     said, ready = [], True

@@ -8,11 +8,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dflash_controller.api.gates import GATE_SPECS
+from dflash_controller.api.inputs import canonical, revision_inputs
+from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.types import Spec
 from dflash_controller.cli.deployments import happened
+from dflash_controller.cli.field_changes import changes
+from dflash_controller.planning.revisions.revision import Revision
 
 BAR = 20
 """Cells of a bar."""
 EVENTS = 6
+FIELDS = 4
+"""Fields of the spec that are shown where it differs from what runs."""
 _PROBE = "probe"
 _UNFINISHED = frozenset({"Preparing", "Canary", "Analyzing", "Progressing", "Paused", "Held", "RollingBack", "Suspended"})
 
@@ -54,20 +61,21 @@ def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((item for item in found if item.get("type") == kind), {})
 
 
-def facts(obj: Mapping[str, Any], now: datetime) -> list[tuple[str, str]]:
-    """Returns name and value of what the deployment runs and measures."""
+def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None) -> list[tuple[str, str]]:
+    """Returns name and value of what the deployment runs and measures. ``stable`` is its active revision; None if it is not known."""
     status = obj.get("status") or {}
     metrics, speculation, tuning = status.get("metrics") or {}, status.get("speculation") or {}, status.get("tuning") or {}
-    spec = obj.get("spec") or {}
-    target, drafter = (spec.get("target") or {}).get("model", ""), status.get("drafter", "")
+    drafter = status.get("drafter", "")
     revision = f"{status.get('stableRevision', 'none yet')}"
     found = [
-        ("target", str(target)),
+        ("target", stable.resolved.target.model if stable else ""),
         ("drafter", f"{drafter} at {status['drafterRevision']}" if status.get("drafterRevision") else str(drafter)),
         ("replicas", f"{status.get('serving', '0')} serving"),
         ("revision", f"{revision} ({status['engine']})" if status.get("engine") else revision),
         ("block size", _speculation(speculation)),
+        ("asked for", _asked_for(obj, stable)),
     ]
+    known = len(found)
     measured = _ago(metrics.get("measuredAt"), now)
     for name, key, unit in (
         ("acceptance", "acceptanceLength", "tokens per verify step"),
@@ -77,7 +85,7 @@ def facts(obj: Mapping[str, Any], now: datetime) -> list[tuple[str, str]]:
     ):
         if metrics.get(key) is not None:
             found.append((name, f"{_number(metrics[key])} {unit}"))
-    if measured and len(found) > 5:
+    if measured and len(found) > known:
         found.append(("measured", measured))
     if tuning:
         found.append(("tuner", f"{tuning.get('state')}, {tuning.get('reason')}: {tuning.get('message', '')}"))
@@ -94,6 +102,12 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     reason = f" ({found['reason']})" if found.get("reason") else ""
     message = f": {found['message']}" if found.get("message") else ""
     return f"{phase}{reason} {found.get('revision', '')}, {_ago(when, now) or 'now'}{message}"
+
+
+def went_wrong(obj: Mapping[str, Any]) -> bool:
+    """Returns whether the last rollout did not end as asked. A superseded one did where what the spec asks for instead is Ready."""
+    phase = ((obj.get("status") or {}).get("rollout") or {}).get("phase")
+    return phase in ("Held", "RolledBack") or (phase == "Superseded" and condition(obj, "Ready").get("status") != "True")
 
 
 def verdicts(obj: Mapping[str, Any]) -> list[VerdictLine]:
@@ -153,6 +167,18 @@ def _used(item: Mapping[str, Any], unit: str) -> float | None:
     else:
         worse = 100 * (stable - candidate if unit == "% less" else candidate - stable) / stable
     return max(0.0, worse / limit) if limit else float(worse > 0)
+
+
+def _asked_for(obj: Mapping[str, Any], stable: Revision | None) -> str:
+    """Returns the fields in which the spec differs from what the active revision was made from; empty if it does not."""
+    if stable is None:
+        return f"target {((obj.get('spec') or {}).get('target') or {}).get('model', '')}"
+    spec = parse_spec(obj)
+    if not isinstance(spec, Spec) or stable.same_intent(inputs := revision_inputs(spec)):
+        return ""
+    lines = changes(canonical(stable.inputs), canonical(inputs), "spec")
+    more = f" and {len(lines) - FIELDS} more; see kubectl dflash diff" if len(lines) > FIELDS else ""
+    return f"{', '.join(lines[:FIELDS])}{more}"
 
 
 def _speculation(found: Mapping[str, Any]) -> str:

@@ -127,9 +127,10 @@ def _drafter(spec: Spec, catalog: Catalog, known: Pair | None) -> str | Problem:
         return catalog.problem(spec.target.model, spec.drafter.model) or spec.drafter.model
     if known:
         return known.drafter
+    near = catalog.nearest(spec.target.model)
     return Problem(
         "spec.drafter.model",
-        f"the catalog knows no drafter for {spec.target.model}",
+        f"the catalog knows no drafter for {spec.target.model}{f' (did you mean {near}?)' if near else ''}",
         "Name a drafter trained for this target, and its trainedBlockSize.",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def test_a_person_follows_and_steers_rollouts(
     cluster.kubectl("-n", namespace, "annotate", "controllerrevision", old, f'{ANNOTATION_RATES}={{"load":20000000}}')
     status, out, _ = dflash("diff", written(tmp_path / "new.yaml", spec_of(NEW)), "-o", "json")
     told = json.loads(out)
+    assert (
+        f"chat, if it was replaced by this file: the operator would make {told['askedFor']}"
+        in dflash("diff", str(tmp_path / "new.yaml"))[1]
+    )
     assert (status, told["running"], told["new"]) == (failures.NEGATIVE, old, True)
     assert told["fields"] == [f'spec.drafter.revision: "{OLD}" -> "{NEW}"']
     assert "acceptanceLength" in told["compared"]
@@ -104,6 +109,13 @@ def test_a_person_follows_and_steers_rollouts(
     deployment.wait_phase("RolledBack")
     status, out, _ = dflash("rollout", "status", "chat")
     assert (status, "RolledBack" in out) == (failures.NEGATIVE, True)
+    status, out, _ = dflash("diff", "chat")
+    assert (status, out.partition("\n")[0]) == (
+        failures.NEGATIVE,
+        f"chat: no engine restarts: {old} failed before, so it is not tried again until the spec or spec.restartId changes; "
+        f"{candidate} keeps serving",
+    )
+    assert f'asked for   spec.drafter.revision: "{NEW}" -> "{OLD}"' in dflash("status", "chat")[1]
     assert "Stalled=True Aborted" in dflash("status", "chat")[1]
 
     # Back by a pin, which needs no trial; and off again.
@@ -171,7 +183,17 @@ def test_doctor_finds_what_a_cluster_lacks(cluster: Cluster, namespace: str, dfl
     there["LeaderWorkerSet"] = "leaderworkersets" in cluster.kubectl("api-resources", "-o", "name")
     there["storage classes"] = bool(cluster.kubectl("get", "storageclasses", "-o", "name"))
     assert {name: found[name]["result"] for name in there} == {name: "ok" if yes else "advice" for name, yes in there.items()}
-    assert found["Prometheus"]["result"] == "advice", "nobody says where it is"
+    assert found["Prometheus"]["result"] == "unknown", "nobody says where it is"
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "dflash-operator"},
+        "spec": {"holderIdentity": "elsewhere", "renewTime": renewed, "leaseDurationSeconds": 15},
+    }
+    cluster.apply_yaml(lease, namespace)
+    [operator] = [item for item in json.loads(dflash("doctor", "-o", "json")[1]) if item["name"] == "operator"]
+    assert (operator["result"], f"{namespace}/dflash-operator is held by elsewhere" in operator["text"]) == ("advice", True)
     cluster.wait_for_service_account(namespace)
     stranger = cluster.service_account_kubeconfig(namespace, "default")
     found = {item["name"]: item for item in json.loads(dflash("doctor", "-o", "json", kubeconfig=stranger)[1])}
@@ -203,4 +225,5 @@ def test_a_bug_report_holds_everything_but_secrets(
     assert [name for name, text in found.items() if canary in text] == []
     assert "NCCL_DEBUG" in found["chat/controllerrevisions.yaml"]
     assert "tokenSecretRef" in found["chat/dflashdeployment.yaml"]
+    assert "the operator's log: no pod of any namespace has the label" in found["chat/not-read.txt"], "it is a process of the test bed"
     assert dflash("diagnose", "chat", "-o", str(tmp_path / "no" / "such" / "folder"))[0] == failures.USAGE

@@ -89,7 +89,10 @@ def _collected(cluster: Cluster, obj: dict[str, Any], lines: int) -> Iterator[tu
         yield "events.yaml", "---\n".join(map(_yaml, ours))
     for pod in read("pods", lambda: cluster.children(kinds.POD, name)) or ():
         yield from _logs(cluster, pod, lines, read)
-    for pod in read("the operator's pods", lambda: cluster.objects(kinds.POD, None, selector=OPERATOR)) or ():
+    operators = read("the operator's pods", lambda: cluster.objects(kinds.POD, None, selector=OPERATOR))
+    if operators == []:
+        unread.append(f"the operator's log: no pod of any namespace has the label {OPERATOR}")
+    for pod in operators or ():
         yield from _logs(cluster, pod, lines, read)
     version = read("the release of the API server", lambda: cluster.text("/version")) or ""
     yield "versions.txt", f"kubectl-dflash {__version__}\n{version}\n"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dflash_controller.cli.where import Where
 
 _EXAMPLES = """
-# What would happen if this file was applied
+# What would happen if the deployment was replaced by this file
 kubectl dflash diff qwen.yaml
 
 # Whether a deployment runs what its spec asks for, and nobody else changed its workload
@@ -38,6 +38,8 @@ def command(file_or_name: str, name: str | None, settings: Sequence[str], output
 
     Says which fields change, whether engines are replaced, by which revision, what would be compared in its rollout, and prints the
     difference of the workloads. With NAME the spec is the one in the cluster; then it also says what somebody else changed in the workload.
+    With FILE its spec counts as the whole one, as with kubectl replace. kubectl apply keeps fields that the file leaves out and somebody
+    else has set, by a patch for example: see them with kubectl diff -f FILE.
     Nothing is changed. The model hub is not asked: a branch that the active revision has resolved counts as unmoved.
     """
     from dflash_controller.cli.comparison import Difference, compare
@@ -53,21 +55,21 @@ def command(file_or_name: str, name: str | None, settings: Sequence[str], output
     if not isinstance(found, Difference):
         raise failures.Failure(f"{file_or_name} is invalid: {'; '.join(map(str, found))}", status=failures.NEGATIVE)
     if output == "table":
-        _print(live.name, found)
+        _print(live.name, found, document is not None)
     else:
         printing.data(_json(live.name, found), output)
     return failures.NEGATIVE if found.any else failures.OK
 
 
-def _print(name: str, found: Difference) -> None:
-    printing.show(f"{name}: {found.summary()}")
-    fields = found.fields() if found.restarts else []
+def _print(name: str, found: Difference, file: bool) -> None:
+    printing.show(f"{name}{', if it was replaced by this file' if file else ''}: {found.summary()}")
+    fields = found.fields() if found.differs else []
     for title, lines in (("Changes that need a new revision", fields), ("Applied in place", found.policy)):
         if lines:
             printing.show("", title, *(f"  {line}" for line in lines))
     for line in found.drift:
         printing.show("", line)
-    if found.restarts and (text := found.manifests()):
+    if found.differs and (text := found.manifests()):
         click.echo()
         for line in text.splitlines():
             click.secho(line, fg={"+": "green", "-": "red", "@": "cyan"}.get(line[:1]))
@@ -82,9 +84,9 @@ def _json(name: str, found: Difference) -> dict[str, object]:
         "askedFor": found.after.name,
         "new": found.new,
         "summary": found.summary(),
-        "fields": found.fields() if found.restarts else [],
+        "fields": found.fields() if found.differs else [],
         "appliedInPlace": list(found.policy),
         "drift": list(found.drift),
         "compared": list(found.judged()),
-        "diff": found.manifests() if found.restarts else "",
+        "diff": found.manifests() if found.differs else "",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +88,11 @@ def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Ite
     )
     operators: list[dict[str, Any]] = []
 
-    def deployed() -> list[dict[str, Any]]:
+    def deployed() -> str:
         operators.extend(cluster.objects(kinds.DEPLOYMENT, None, selector=readiness.OPERATOR))
-        return operators
+        return "" if operators else _held(cluster)
 
-    yield _read("operator", deployed, readiness.operators)
+    yield _read("operator", deployed, lambda held: readiness.operators(operators, held))
     yield _read("your rights", lambda: _refused(cluster, _RIGHTS), lambda refused: readiness.rights(refused, len(_RIGHTS)))
     yield _read("GPU nodes", lambda: cluster.objects(kinds.NODE, None), readiness.accelerators)
     yield _read("storage classes", lambda: cluster.objects(classes, None), readiness.storage)
@@ -100,15 +101,32 @@ def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Ite
         (kinds.POD_MONITOR, "Prometheus needs another way to find the engines", "Add a scrape configuration, or the Prometheus operator."),
     ):
         yield readiness.served(kind.name, cluster.served(kind), what_for, remedy)
-    yield from _prometheus(cluster, url or readiness.prometheus_url(operators))
+    yield from _prometheus(cluster, url or readiness.prometheus_url(operators), bool(operators))
     yield _hub(cluster, readiness.operator_of(operators, cluster.namespace), pod_limit_s)
 
 
-def _prometheus(cluster: Cluster, url: str | None) -> Iterator[Check]:
+def _held(cluster: Cluster) -> str:
+    """Returns which Lease of an operator has a leader; empty if none has, or Leases may not be read."""
+    from dflash_controller.cli import readiness
+    from dflash_controller.cluster import kinds
+
+    try:
+        leases = cluster.objects(kinds.LEASE, None, field_selector=f"metadata.name={readiness.LEASE_NAME}")
+    except failures.Failure:
+        return ""
+    return readiness.leader(leases, datetime.now(UTC))
+
+
+def _prometheus(cluster: Cluster, url: str | None, operator: bool) -> Iterator[Check]:
+    """Yields what is found of Prometheus. ``url`` is None if nobody says where it is; ``operator``: whether the operator was asked."""
     from dflash_controller.cli import readiness
     from dflash_controller.cli.readiness import Check, Result
     from dflash_controller.engines import ENGINES
 
+    if url is None and not operator:
+        said = "no Deployment of an operator is found, so it is not known which one it asks, if any"
+        yield Check("Prometheus", Result.UNKNOWN, said, "Name one with --prometheus.")
+        return
     if url is None:
         yield Check(
             "Prometheus", Result.ADVICE, "the operator asks none and scrapes the engines itself", "Set prometheus.url of the chart."

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from dflash_controller.cli.deployments import Live
     from dflash_controller.cli.steering import Action, Situation
     from dflash_controller.cli.where import Where
+    from dflash_controller.engines.protocol import ModelRef
 
-_ENDS = {"Completed": failures.OK, "RolledBack": failures.NEGATIVE, "Superseded": failures.NEGATIVE, "Held": failures.NEGATIVE}
-"""Phases at which ``status --wait`` ends, with its status."""
+_ENDS = frozenset({"Completed", "RolledBack", "Superseded", "Held"})
+"""Phases at which ``status --wait`` ends."""
 _STANDING_SECONDS = 30.0
 """How long an operator may take to see that an annotation of an earlier trial is gone."""
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done and print the patch, and do nothing.")
@@ -142,7 +143,7 @@ def _restart(name: str, yes: bool, dry_run: bool, where: Where) -> int:
 
 
 def _status(name: str, wait: bool, timeout: float, output: str, where: Where) -> int:
-    """Show how the rollout stands. Status 1 if it is held, rolled back or superseded."""
+    """Show how the rollout stands. Status 1 if it is held or rolled back, or if it was superseded and the deployment is not Ready."""
     from dflash_controller.cli import screen
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
@@ -169,13 +170,14 @@ def _status(name: str, wait: bool, timeout: float, output: str, where: Where) ->
                 click.echo(f"  {verdict.metric:<22} {verdict.verdict:<13} {verdict.bar}  {verdict.text}")
         else:
             printing.data(dict(live.rollout), output)
-    return _ENDS.get(phase, failures.OK) if seen else failures.OK
+    return failures.NEGATIVE if seen and screen.went_wrong(live.obj) else failures.OK
 
 
 def _history(name: str, revision: str | None, output: str, where: Where) -> int:
     """Show the revisions that are kept: what they were made from, who asked for them, and how they ended."""
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
+    from dflash_controller.cli.printing import distinct_length
     from dflash_controller.cli.steering import history
 
     with Cluster(where) as cluster:
@@ -203,11 +205,12 @@ def _history(name: str, revision: str | None, output: str, where: Where) -> int:
         printing.data({"revisions": found, "history": changes, "analysis": verdicts}, output)
         return failures.OK
     table = printing.table("no", "revision", "state", "block", "engine", "target", "drafter", right=("no",))
+    length = distinct_length(model.revision for record in records for model in (record.resolved.target, record.resolved.drafter))
     for record in records:
         resolved = record.resolved
         engine = f"{resolved.engine} {resolved.version}"
-        cells = [record.name, str(record.state), record.speculation.label(), engine, _model(resolved.target), _model(resolved.drafter)]
-        table.add_row(str(record.number), *cells)
+        models = [_model(resolved.target, length), _model(resolved.drafter, length)]
+        table.add_row(str(record.number), record.name, str(record.state), record.speculation.label(), engine, *models)
     printing.show(table, "")
     events = printing.table("at", "revision", "became", "asked by", "reason")
     for entry in changes:
@@ -225,37 +228,30 @@ def _history(name: str, revision: str | None, output: str, where: Where) -> int:
 
 
 def _diff(name: str, revision: str | None, other: str | None, output: str, where: Where) -> int:
-    """Compare two revisions that are kept; by default the active one with the candidate, or with the last one before it."""
-    from dflash_controller.cli.comparison import Difference
+    """Compare two revisions that are kept.
+
+    By default the active one with the candidate, or if there is none, the last one that served before the active one with that. One
+    revision alone is compared with the active one.
+    """
+    from dflash_controller.cli.comparison import between, pair
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
 
     with Cluster(where) as cluster:
         live = Live.of(cluster, name)
-        before, after = live.revision(revision), live.revision(other) if other else _other(live, revision)
-    if other is None and live.stored.candidate is None:
-        before, after = after, before
-    found = Difference(before, after, False, (), ())
+        before, after = pair(live, live.revision(revision), live.revision(other) if other else None)
+        found = between(before, after, live.stored)
     if output == "table":
         click.echo("\n".join(found.fields()) or "the inputs are the same")
         click.echo(found.manifests() or "the workloads are the same")
     else:
         printing.data({"before": before.name, "after": after.name, "fields": found.fields(), "diff": found.manifests()}, output)
-    return failures.NEGATIVE if found.restarts else failures.OK
+    return failures.NEGATIVE if found.differs else failures.OK
 
 
-def _other(live: Live, revision: str | None) -> Any:
-    first = live.revision(revision)
-    others = [record for record in live.stored.records if record.hash != first.hash]
-    if live.stored.candidate in others:
-        return live.stored.candidate
-    if not others:
-        raise failures.Failure(f"{live.name} has one revision only", status=failures.NEGATIVE)
-    return max(others, key=lambda record: record.number)
-
-
-def _model(model: Any) -> str:
-    return f"{model.model}@{model.revision[:12]}" if model.revision else str(model.model)
+def _model(model: ModelRef, letters: int | None = None) -> str:
+    """Returns a model with the first letters of its commit; None: all of them."""
+    return f"{model.model}@{model.revision[:letters]}" if model.revision else model.model
 
 
 _CHANGES = (dry_run, options.cluster)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.where import Where
+    from dflash_controller.planning.revisions.revision import Revision
 
 _EXAMPLES = """
 # All deployments of the namespace, or of all namespaces
@@ -75,7 +76,7 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
 
     if name:
         live = Live.of(cluster, name)
-        return one(live.obj, live.events, datetime.now(UTC))
+        return one(live.obj, live.events, datetime.now(UTC), live.active)
     items = _objects(cluster, None, everywhere)["items"]
     if not items:
         place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
@@ -87,8 +88,8 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
     return [table]
 
 
-def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime) -> list[RenderableType]:
-    """Returns the screen of one deployment."""
+def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime, stable: Revision | None) -> list[RenderableType]:
+    """Returns the screen of one deployment. ``stable`` is its active revision; None if it is not known."""
     from rich.text import Text
 
     from dflash_controller.cli import screen
@@ -99,7 +100,7 @@ def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime) -> lis
     if message:
         parts.append(Text(message))
     grid = printing.grid(2)
-    for title, value in screen.facts(obj, now):
+    for title, value in screen.facts(obj, now, stable):
         grid.add_row(Text(title, style="cyan"), Text(value))
     parts += [Text(""), grid]
     if rollout := screen.rollout(obj, now):

@@ -43,7 +43,7 @@ class RevisionState(StrEnum):
     STABLE = "Stable"
     FAILED = "Failed"
     SUPERSEDED = "Superseded"
-    """A candidate that another one replaced before it was promoted."""
+    """A candidate that another change replaced before it was promoted, or after it had failed."""
     RETIRED = "Retired"
     """A formerly stable revision that a newer stable one replaced."""
 
@@ -109,6 +109,12 @@ class Revision:
     def origin(self) -> str | None:
         """Returns who last made this revision a candidate."""
         return self.asked.get("origin")
+
+    @property
+    def failure(self) -> Mapping[str, str] | None:
+        """Returns the history entry of its failure if that is how it ended last; being superseded afterwards does not count."""
+        last = next((entry for entry in reversed(self.history) if entry["outcome"] != RevisionState.SUPERSEDED), None)
+        return last if last is not None and last["outcome"] == RevisionState.FAILED else None
 
     @property
     def tuners_trial(self) -> TunerTrial | None:

@@ -144,13 +144,21 @@ def _standing(state: ReconcileState, about: Revision, *, under_way: bool) -> tup
     reverted = bool(about.history) and about.history[-1]["reason"] == Reason.REVERTED
     if left is None or (not moving and state.candidate is None):
         if back:
-            return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, f"{newest.name} was replaced by another change before it was promoted")
+            return (Phase.SUPERSEDED, Reason.SUPERSEDED, None, _superseded(newest))
         if left is None or not under_way:
             return (Phase.COMPLETED, Reason.COMPLETED, None, f"{about.name} is active")
     if back:
         return (Phase.ROLLING_BACK, Reason.SUPERSEDED, _STEPS[Phase.ROLLING_BACK], left[1])
     phase = Phase.PAUSED if left[0] is Reason.PAUSED else Phase.ROLLING_BACK if reverted and moving else Phase.PROGRESSING
     return (phase, left[0], _STEPS.get(phase), left[1])
+
+
+def _superseded(record: Revision) -> str:
+    """Returns how a revision ended that the spec no longer asks for."""
+    if (failure := record.failure) is None:
+        return f"{record.name} was replaced by another change before it was promoted"
+    why = f": {record.trial.finding.message}" if record.trial.finding else ""
+    return f"{record.name} failed ({failure['reason']}){why}; the spec asks for something else now"
 
 
 _STEPS = {

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
 from dflash_controller.api import names
-from dflash_controller.cli.comparison import Difference, compare
+from dflash_controller.cli.comparison import Difference, between, compare, pair
 from dflash_controller.cli.connection import Cluster
 from dflash_controller.cli.deployments import Live
+from dflash_controller.cli.failures import Failure
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.kinds import Kind
 from dflash_controller.engines.resolved import OperatorDefaults
-from dflash_controller.planning.revisions.revision import Revision, RevisionState
+from dflash_controller.planning.revisions.revision import Origin, Revision, RevisionState, history_entry
+from tests.support.stored_revisions import NOW, stored
 
 OLD, NEW = "a" * 40, "b" * 40
 FETCHES = OperatorDefaults(fetch_image="operator:1")
@@ -76,3 +80,63 @@ def test_a_new_revision_has_the_start_up_budget_of_measured_rates(more: dict[str
     assert not found(slow, old).any, "what runs keeps the budget that it was made with"
     elsewhere = asked(NEW, storage={"persistentVolumeClaim": {"claimName": "others"}})
     assert not found(slow, elsewhere).after.resolved.load_measured, "another storage, another rate"
+
+
+def revision(hash: str, number: int, *history: tuple[int, str]) -> dict[str, Any]:
+    """A stored revision that became something at some minutes."""
+    entries = [history_entry(NOW + timedelta(minutes=at), Origin.USER, RevisionState(outcome), "SpecChanged") for at, outcome in history]
+    made = stored(hash, number, RevisionState(history[-1][1]), asked(hash[-1] * 40)["spec"])
+    made["metadata"]["annotations"][names.ANNOTATION_HISTORY] = json.dumps(entries)
+    return made
+
+
+FIRST = revision("raaaaaaa", 4, (0, "Stable"), (10, "Retired"), (50, "Candidate"), (60, "Failed"))
+SECOND = revision("rbbbbbbb", 2, (5, "Candidate"), (10, "Stable"), (40, "Retired"))
+ACTIVE = revision("rccccccc", 3, (30, "Candidate"), (40, "Stable"))
+BROKEN = revision("rddddddd", 5, (70, "Candidate"), (80, "Failed"))
+ON_TRIAL = revision("reeeeeee", 6, (90, "Candidate"))
+
+
+def compared(revisions: list[dict[str, Any]], *named: str) -> tuple[str, ...]:
+    """The parts of the names and the labels of what ``rollout diff`` compares."""
+    live = Live(cast(Cluster, Stored(revisions)), asked(OLD))
+    first, other = [*named, None, None][:2]
+    found = between(*pair(live, live.revision(first), live.revision(other) if other else None), live.stored)
+    head = found.manifests().splitlines()[:2]
+    return tuple(line[4:].removeprefix("qwen-") for line in head)
+
+
+@pytest.mark.parametrize(
+    ("revisions", "named", "expected"),
+    [
+        ([FIRST, SECOND, ACTIVE, BROKEN], (), ("rbbbbbbb (Retired)", "rccccccc (runs)")),
+        ([FIRST, ACTIVE, BROKEN], (), ("raaaaaaa (Failed)", "rccccccc (runs)")),
+        ([SECOND, ACTIVE, ON_TRIAL], (), ("rccccccc (runs)", "reeeeeee (Candidate)")),
+        ([SECOND, ACTIVE, BROKEN], ("rddddddd",), ("rccccccc (runs)", "rddddddd (Failed)")),
+        ([SECOND, ACTIVE, ON_TRIAL], ("reeeeeee",), ("rccccccc (runs)", "reeeeeee (Candidate)")),
+        ([SECOND, ACTIVE, BROKEN], ("rbbbbbbb", "rddddddd"), ("rbbbbbbb (Retired)", "rddddddd (Failed)")),
+    ],
+    ids=["the last that served", "served once, then failed", "candidate", "one that failed", "the candidate, named", "two"],
+)
+def test_what_is_compared_with_what_and_how_it_is_called(
+    revisions: list[dict[str, Any]], named: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert compared(revisions, *named) == expected
+
+
+def test_nothing_served_before_the_active_revision() -> None:
+    with pytest.raises(Failure, match="no revision of qwen that is kept served before qwen-rccccccc"):
+        compared([ACTIVE, BROKEN])
+
+
+def test_what_failed_before_is_said_to_stay_as_it_is() -> None:
+    failed = revision("rddddddd", 5, (70, "Candidate"), (80, "Failed"))
+    difference = found(Stored([ACTIVE, failed]), asked("d" * 40))
+    assert (difference.any, difference.restarts, difference.judged()) == (True, False, ())
+    assert difference.summary() == (
+        "no engine restarts: qwen-rddddddd failed before, so it is not tried again until the spec or spec.restartId changes; "
+        "qwen-rccccccc keeps serving"
+    )
+    assert difference.fields() == [f'spec.drafter.revision: "{"c" * 40}" -> "{"d" * 40}"']
+    again = found(Stored([ACTIVE, failed]), asked("d" * 40, restartId="again"))
+    assert "try it on one replica" in again.summary()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -98,4 +99,24 @@ def test_operator_and_its_prometheus() -> None:
     assert readiness.operators([{**deployment, "status": {}}]).result is Result.FAILED
     assert readiness.operators([]).result is Result.FAILED
     assert readiness.prometheus_url([deployment]) == "http://p.m:9090"
+
+
+@pytest.mark.parametrize(
+    ("holder", "renewed", "held"),
+    [
+        ("host-1", "2026-11-29T11:59:55.000000Z", "team/dflash-operator is held by host-1"),
+        ("host-1", "2026-11-29T12:00:05.000000Z", "team/dflash-operator is held by host-1"),
+        ("host-1", "2026-11-29T11:58:00.000000Z", ""),
+        ("", "2026-11-29T11:59:55.000000Z", ""),
+        ("host-1", None, ""),
+    ],
+    ids=["renewed", "renewed by a clock ahead", "expired", "released", "never renewed"],
+)
+def test_a_lease_tells_of_an_operator_without_a_deployment(holder: str, renewed: str | None, held: str) -> None:
+    spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
+    lease = {"metadata": {"name": "dflash-operator", "namespace": "team"}, "spec": spec}
+    found = readiness.leader([lease], datetime(2026, 11, 29, 12, 0, tzinfo=UTC))
+    assert found == held
+    check = readiness.operators([], found)
+    assert (check.result, held in check.text) == (Result.ADVICE if held else Result.FAILED, True)
     assert readiness.prometheus_url([]) is None

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dflash_controller.cli import screen
+from dflash_controller.planning.revisions.revision import RevisionState, read
+from tests.support.stored_revisions import stored
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -61,6 +63,21 @@ def test_metrics_that_are_not_known_are_left_out() -> None:
     assert "block size" not in shown
 
 
+def test_what_runs_is_that_of_the_active_revision_and_not_of_the_spec() -> None:
+    runs = {"target": {"model": "Qwen/Qwen3.5-9B"}, "blockSize": 16}
+    stable = read(stored("raaaaaaa", 1, RevisionState.STABLE, runs))
+    asked = {**deployment(), "spec": runs}
+    same = dict(screen.facts(asked, NOW, stable))
+    assert same["target"] == "Qwen/Qwen3.5-9B"
+    assert "asked for" not in same
+    other = dict(screen.facts({**asked, "spec": {**runs, "target": {"model": "Qwen/Qwen3-8B"}, "restartId": "again"}}, NOW, stable))
+    assert other["target"] == "Qwen/Qwen3.5-9B"
+    assert other["asked for"] == 'spec.target.model: "Qwen/Qwen3.5-9B" -> "Qwen/Qwen3-8B", spec.restartId: not set -> "again"'
+    unknown = dict(screen.facts(asked, NOW))
+    assert "target" not in unknown
+    assert unknown["asked for"] == "target Qwen/Qwen3.5-9B"
+
+
 def test_a_schedule_shows_block_sizes_by_requests() -> None:
     speculation = {"mode": "Schedule", "ranges": [[1, 8, 15], [9, 64, 7]], "label": "schedule-16"}
     shown = dict(screen.facts(deployment(speculation=speculation), NOW))
@@ -74,3 +91,18 @@ def test_the_newest_decisions_come_first() -> None:
     found = list(screen.decisions(events, NOW))
     assert [reason for _, reason, _ in found] == ["R9", "R8", "R7", "R6", "R5", "R4"]
     assert found[0][0] == "51 min ago"
+
+
+@pytest.mark.parametrize(
+    ("phase", "ready", "wrong"),
+    [
+        ("Completed", "True", False),
+        ("Superseded", "True", False),
+        ("Superseded", "False", True),
+        ("Analyzing", "False", False),
+        ("Held", "False", True),
+        ("RolledBack", "False", True),
+    ],
+)
+def test_a_superseded_rollout_is_fine_where_the_deployment_is_ready(phase: str, ready: str, wrong: bool) -> None:
+    assert screen.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong

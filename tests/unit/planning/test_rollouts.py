@@ -128,6 +128,10 @@ def test_a_failure_is_forgotten_when_the_spec_asks_for_something_else() -> None:
     world.edit(lambda spec: spec.pop("drafter"))
     world.settle()
     assert (states(world), world.condition("Ready")) == ({1: "Stable", 2: "Superseded"}, "True")
+    rollout = world.deployment["status"]["rollout"]
+    failed = next(item["name"] for item in world.deployment["status"]["revisions"] if item["number"] == 2)
+    assert (rollout["phase"], rollout["reason"]) == ("Superseded", "Superseded")
+    assert rollout["message"] == f"{failed} failed (AnalysisFailed): {FAILED.message}; the spec asks for something else now"
     world.judgement = PASSED
     world.edit(set_drafter(COMMIT))
     world.settle()
@@ -522,6 +526,21 @@ def test_an_edit_in_mid_trial_supersedes_the_candidate() -> None:
     world.edit(lambda spec: spec.pop("drafter"))
     world.settle()
     assert (phase(world), world.condition("Ready"), world.serving()) == ("Superseded", "True", 3)
+    assert "was replaced by another change before it was promoted" in world.deployment["status"]["rollout"]["message"]
+
+
+def test_a_failure_before_the_last_trial_is_not_how_that_one_ended() -> None:
+    world = on_trial(FAILED)
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    world.judgement = UNDECIDED
+    world.edit(set_drafter(COMMIT))
+    world.settle()
+    assert phase(world) == "Analyzing"
+    world.edit(lambda spec: spec.pop("drafter"))
+    world.settle()
+    assert phase(world) == "Superseded"
+    assert "was replaced by another change before it was promoted" in world.deployment["status"]["rollout"]["message"]
 
 
 def test_a_failed_revision_outlives_the_history_limit_while_the_spec_asks_for_it() -> None:
