@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from dflash_controller.cli.bench.clients import Clients, Requests, Target
+from dflash_controller.observe.peer import not_connected
 
 PATH = "/v1/chat/completions"
 CONNECT_S = 5.0
@@ -142,8 +142,7 @@ def kind(error: Exception) -> str:
     if isinstance(error, Refused):
         return f"HTTP {error.status}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"connection failed: {os.strerror(number) if number else type(error.os_error).__name__}"
+        return not_connected(error)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return f"connection failed: no answer within {CONNECT_S:g} s"
     if isinstance(error, TimeoutError):

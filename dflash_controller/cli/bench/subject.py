@@ -14,6 +14,7 @@ from dflash_controller.cli.deployments import Live
 from dflash_controller.cli.failures import NEGATIVE, Failure
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.pods import project
+from dflash_controller.observe.peer import base_url
 from dflash_controller.observe.pipeline.source import Target
 from dflash_controller.planning.replicas.count import engines, with_groups
 from dflash_controller.planning.revisions.revision import Revision
@@ -129,13 +130,8 @@ def look(cluster: Cluster, name: str) -> Subject:
         candidate=live.stored.candidate.name if live.stored.candidate else None,
         phase=str(live.rollout.get("phase") or ""),
         tuned=policy.mode == "Auto" and not live.spec.rollout.paused,
-        replicas=tuple(Replica(pod.name, pod.uid, url_of(str(pod.ip), resolved.port), pod.restarts) for pod in serving),
+        replicas=tuple(Replica(pod.name, pod.uid, base_url(str(pod.ip), resolved.port), pod.restarts) for pod in serving),
     )
-
-
-def url_of(address: str, port: int) -> str:
-    """Returns the base URL of an engine."""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def checked_url(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.probe_reading import ProbeFailure, Reading
 from dflash_controller.model.counters import Answer
 from dflash_controller.model.probe import Endpoint
+from dflash_controller.observe.peer import base_url, not_connected
 
 MAX_EVENT = 2**20
 """Bytes; SGLang repeats the whole answer so far in every event."""
@@ -59,8 +59,7 @@ class Client:
                 headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
                 raise_for_status=False,
             )
-        host = f"[{endpoint.ip}]" if ":" in endpoint.ip else endpoint.ip
-        url = f"http://{host}:{endpoint.port}{reading.path}"
+        url = f"{base_url(endpoint.ip, endpoint.port)}{reading.path}"
         first_s = last_s = 0.0
         async with self._session.post(url, json=body, allow_redirects=False) as response:
             if response.status != 200:
@@ -102,6 +101,5 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Mapping[str, A
 def _short(error: Exception) -> str:
     """One line, without addresses."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"connection failed: {os.strerror(number) if number else type(error.os_error).__name__}"
+        return not_connected(error)
     return "the connection broke"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.model.counters import CounterSnapshot
 from dflash_controller.model.measurement import NO_SERIES, Absent, Error
 from dflash_controller.model.series import CounterWindow, Scrape, Span
+from dflash_controller.observe.peer import base_url, not_connected
 from dflash_controller.observe.pipeline.body import read_capped
 from dflash_controller.observe.pipeline.source import Refusal, Round, Target, choose
 from dflash_controller.observe.sources.scrape.exposition import read_page
@@ -107,14 +107,13 @@ class Scraper:
 
     async def _get(self, target: Target) -> str:
         """Raises ValueError on a body that is too large or not text. Redirects are not followed: a pod does not steer our requests."""
-        host = f"[{target.ip}]" if ":" in target.ip else target.ip
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
                 headers={"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"},
                 raise_for_status=False,
             )
-        async with self._session.get(f"http://{host}:{target.port}/metrics", allow_redirects=False) as response:
+        async with self._session.get(f"{base_url(target.ip, target.port)}/metrics", allow_redirects=False) as response:
             if response.status != 200:
                 raise aiohttp.ClientPayloadError(f"HTTP status {response.status}")
             return (await read_capped(response, self._settings.max_body)).decode()
@@ -127,8 +126,7 @@ class Scraper:
 
 
 def _short(error: Exception) -> str:
-    """One line, without addresses, which would change the message with every pod."""
+    """One line, without addresses."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"connection failed: {os.strerror(number) if number else type(error.os_error).__name__}"
+        return not_connected(error)
     return str(error) or type(error).__name__

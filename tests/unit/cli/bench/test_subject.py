@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_controller.cli.bench.subject import changes, checked_url, serving, url_of
+from dflash_controller.cli.bench.subject import changes, checked_url, serving
 from dflash_controller.cli.failures import Failure
+from dflash_controller.observe.peer import base_url
 from tests.support.bench_world import restarted, subject
 
 ONE, TWO = "http://10.0.0.1:30000", "http://10.0.0.2:30000"
@@ -67,7 +68,7 @@ def test_metrics_are_read_where_they_are_the_engines_own() -> None:
     assert (target.ip, target.port, target.speculation_on, target.engine) == ("::1", 8000, True, "sglang")
     [target] = now.targets(("http://engine",))
     assert (target.ip, target.port) == ("engine", 80)
-    assert url_of("fd00::1", 1) == "http://[fd00::1]:1"
+    assert base_url("fd00::1", 1) == "http://[fd00::1]:1"
 
 
 def test_without_a_replica_there_is_nothing_to_measure() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dflash_controller.api.conditions import Reason
-from dflash_controller.planning.state.blockers import refused_write
+from dflash_controller.planning.state.blockers import refused_before, refused_write
 
 _TYPED = "failed to create typed patch object (ns/x; {}): {}: field not declared in schema"
 
@@ -23,7 +23,11 @@ _TYPED = "failed to create typed patch object (ns/x; {}): {}: field not declared
     ],
 )
 def test_a_refusal_is_named_by_whose_matter_it_is(message: str, forbidden: bool, passing: bool, reason: str) -> None:
-    assert refused_write(message, forbidden=forbidden, passing=passing).reason == reason
+    found = refused_write(message, forbidden=forbidden, passing=passing)
+    assert found.reason == reason
+    for status in ("True", "False"):
+        shown = {"status": {"conditions": [{"type": "Stalled", "status": status, "reason": str(found.reason)}]}}
+        assert refused_before(shown) == (status == "True")
 
 
 @pytest.mark.parametrize(
