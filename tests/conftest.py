@@ -22,6 +22,10 @@ from testbed.simulator_process import SimulatorProcess
 settings.register_profile("examples", derandomize=bool(os.environ.get("CI")), deadline=None)
 settings.load_profile("examples")
 
+# What a command prints depends on these. A pipeline may set them, the shell of a reader does not export them.
+for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(variable, None)
+
 CRDS = Path(__file__).parent.parent / "crds"
 
 

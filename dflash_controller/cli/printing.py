@@ -100,6 +100,13 @@ def grid(columns: int) -> Table:
 
 
 def show(*parts: Any) -> None:
-    """Prints text or tables. Text is taken as it is, without mark-up."""
-    for part in parts:
-        console().print(part, markup=False)
+    """Prints text or tables. Text is taken as it is, without mark-up. Where standard output is no terminal, no line ends in blanks."""
+    out = console()
+    if out.is_terminal:
+        for part in parts:
+            out.print(part, markup=False)
+        return
+    with out.capture() as printed:
+        for part in parts:
+            out.print(part, markup=False)
+    click.echo("\n".join(line.rstrip(" ") for line in printed.get().split("\n")), nl=False)

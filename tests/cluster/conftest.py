@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.cli import printing
 from dflash_controller.cli.program import run
 from testbed.cluster import Cluster
 
@@ -15,11 +14,8 @@ Dflash = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dflash:
+def dflash(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> Dflash:
     """Runs one command line in the test's namespace, as in a pipe; returns exit status, output and errors."""
-    # A runner of tests may say how wide its own terminal is.
-    monkeypatch.delenv("COLUMNS", raising=False)
-    printing.console.cache_clear()
 
     def call(*arguments: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
         capsys.readouterr()

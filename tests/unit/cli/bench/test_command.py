@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from dflash_controller.cli import failures, printing
+from dflash_controller.cli import failures
 from dflash_controller.cli.bench.files import write
 from dflash_controller.cli.program import run
 from tests.support.bench_world import row
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def runs(tmp_path: Path) -> tuple[str, str]:
     """Files of two runs, the second one a quarter faster."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    printing.console.cache_clear()
     files = (str(tmp_path / "before.csv"), str(tmp_path / "after.csv"))
     for file, factor in zip(files, (1.0, 1.25), strict=True):
         write(file, [row(workload, c, factor * 100 * c) for workload in ("math", "chat") for c in (1, 8)], {}, "qwen", "")
