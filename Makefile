@@ -132,9 +132,10 @@ e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run bes
 	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py
 
 .PHONY: images
-images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too)
+images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too; ENGINE=sglang|vllm DIGEST=sha256:…: an engine instead)
 	@$(BIN)/python -m testbed.images $(if $(BASE_IMAGE),--base=$(BASE_IMAGE)) $(if $(REPOSITORY),--repository=$(REPOSITORY)) \
-	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator)
+	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator) \
+	  $(if $(ENGINE),--engine=$(ENGINE)) $(if $(ENGINE_RELEASE),--release=$(ENGINE_RELEASE)) $(if $(DIGEST),--digest=$(DIGEST))
 
 # A kubeconfig on the command line, not the one of the environment: a cluster is chosen on purpose.
 ifeq ($(origin KUBECONFIG),command line)
@@ -145,15 +146,26 @@ e2e-node: $(STAMP)
 	  GPU_PRODUCT=$(GPU_PRODUCT) $(PYTEST) -s tests/user_cluster
 else
 .PHONY: e2e-node
-e2e-node: $(STAMP) binaries ## Real pods on two real nodes, 12 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
+e2e-node: $(STAMP) binaries ## Real pods on real nodes, 8 minutes; KUBECONFIG=… OPERATOR_IMAGE=… ENGINE_IMAGE=…: on your cluster, in one namespace
 	@$(BIN)/python -m testbed.real_node check
 	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus kube-router lws-manager >/dev/null
 	@echo "==> images"; $(BIN)/python -m testbed.real_node images
 	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
-	@echo "==> real nodes"; $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)) \
-	  DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
-	  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST) tests/node --ignore=tests/node/test_isolation.py
+	@$(MAKE) $(BESIDE) --jobs=2 e2e-node-one e2e-node-several
 endif
+
+# Each in namespaces of its own, with a cluster of its own: both wait more than they compute.
+ON_NODES = DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
+  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST)
+
+.PHONY: e2e-node-one
+e2e-node-one: $(STAMP) # The part of `make e2e-node` with one real node
+	@echo "==> one real node"; $(ON_NODES) $(filter-out %/test_isolation.py %/test_several_nodes.py,$(sort $(wildcard tests/node/test_*.py)))
+
+.PHONY: e2e-node-several
+e2e-node-several: $(STAMP) # The part of `make e2e-node` with replicas over two real nodes
+	@echo "==> several real nodes"; $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)) \
+	  $(ON_NODES) tests/node/test_several_nodes.py
 
 RELEASE := build/release
 RELEASED := $(RELEASE)/.installed

@@ -56,6 +56,11 @@ def simulator_image(engine: str, release: str) -> Image:
     return Image("engine-simulator", f"{UPSTREAM[engine]}:v{release}", (("RELEASE", release),))
 
 
+def engine_image(engine: str, release: str, digest: str, repository: str) -> Image:
+    """Returns the engine's own release image, of this digest, for a user other than root."""
+    return Image(engine, f"{repository}:v{release}", (("RELEASE", release), ("DIGEST", digest)))
+
+
 @dataclass(frozen=True)
 class Builder:
     """The program that builds. ``options`` come before its command."""
@@ -103,6 +108,10 @@ class Builder:
         container = self.run("from", built.tag).strip()
         self.run("config", *(f"--env={name}={value}" for name, value in environment.items()), container)
         self.run("commit", "--quiet", "--rm", container, image.tag)
+
+    def digest(self, image: Image) -> str:
+        """Returns the digest of an image that was built here. For buildah only."""
+        return self.run("images", "--format", "{{.Digest}}", image.tag).strip()
 
     def local_base(self) -> str:
         """Returns the name of a base image made of Debian packages; makes it if it is not there yet."""
@@ -196,15 +205,24 @@ def _failure(answer: subprocess.CompletedProcess[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds what is asked for. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m testbed.images", description=__doc__)
-    parser.add_argument("--repository", default="dflash-operator", help="of the operator's image (default %(default)s)")
+    parser.add_argument("--repository", default="", help="of the image (default: dflash-operator, or dflash- and the engine's name)")
     parser.add_argument("--builder", default="", help="docker, podman or buildah (default: the first that works)")
     parser.add_argument("--base", default="", help="base image; `debian` makes one from Debian packages (default: that of the Dockerfile)")
     parser.add_argument("--simulator", action="store_true", help="also the engine simulator, for the default release of each engine")
+    parser.add_argument("--engine", choices=UPSTREAM, help="instead of the operator: its release image for a user other than root")
+    parser.add_argument("--release", default="", help="of the engine (default: the newest that was checked)")
+    parser.add_argument("--digest", default="", help="of the engine's own image; images/README.md says how to look it up")
     options = parser.parse_args(arguments)
+    if options.engine and not options.digest:
+        parser.error(f"--engine={options.engine} needs --digest=sha256:…, of {UPSTREAM[options.engine]}: a tag can be moved")
     try:
         builder = Builder.found(options.builder)
-        base = builder.local_base() if options.base == DEBIAN else options.base
-        images = [operator_image(options.repository)]
+        base = builder.local_base() if options.base == DEBIAN and not options.engine else options.base
+        if options.engine:
+            release = options.release or TABLE[options.engine].default
+            images = [engine_image(options.engine, release, options.digest, options.repository or f"dflash-{options.engine}")]
+        else:
+            images = [operator_image(options.repository or "dflash-operator")]
         if options.simulator:
             images += [simulator_image(engine, TABLE[engine].default) for engine in UPSTREAM]
         for image in images:

@@ -13,15 +13,17 @@ from typing import Any
 
 from dflash_controller.engines.releases import TABLE
 from testbed import binaries
-from testbed.images import ROOT, UPSTREAM, Builder, Image, operator_image, simulator_image
+from testbed.images import ROOT, UPSTREAM, Builder, Image, engine_image, operator_image, simulator_image
 
 OPERATOR_REPOSITORY = "localhost/dflash-operator"
+ENGINE_REPOSITORY = "localhost/dflash-"
+"""Before an engine's name."""
 PAUSE = "localhost/dflash-pause:1"
 DNS = "localhost/dflash-dns:1"
 PROMETHEUS = "localhost/dflash-prometheus:1"
 _SOURCES = ("images", "dflash_controller", "operator", "testbed", "requirements.lock")
-_ELSEWHERE = ("gomod", "real_node", "sglang.Dockerfile", "vllm.Dockerfile")
-"""Folders and files that go into none of these images."""
+_ELSEWHERE = ("gomod", "real_node")
+"""Folders that go into none of these images."""
 _NAME = "io.containerd.image.name"
 
 
@@ -35,13 +37,21 @@ class ImageSize:
 
 
 def _build_own(builder: Builder, base: str) -> list[Image]:
-    """Builds the images of `images/` that the node runs: the operator, and the simulator of each engine's default release."""
-    operator, (first, *others) = operator_image(OPERATOR_REPOSITORY), (simulator_image(name, TABLE[name].default) for name in UPSTREAM)
+    """Builds the images of `images/` that the node runs: the operator, the simulator of each engine's default release, and what the
+    engines' own files make of it, because the simulator stands for the image that upstream publishes."""
+    operator, simulators = operator_image(OPERATOR_REPOSITORY), {name: simulator_image(name, TABLE[name].default) for name in UPSTREAM}
+    first, *others = simulators.values()
     builder.build(operator, base)
     builder.build(first, base)
     for other in others:
         builder.derive(other, first, DFLASH_SIM_RELEASE=dict(other.arguments)["RELEASE"])
-    return [operator, first, *others]
+    engines = [
+        engine_image(name, TABLE[name].default, builder.digest(simulator), f"{ENGINE_REPOSITORY}{name}")
+        for name, simulator in simulators.items()
+    ]
+    for engine in engines:
+        builder.build(engine, "")
+    return [operator, first, *others, *engines]
 
 
 def layout() -> Path:

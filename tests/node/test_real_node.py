@@ -23,6 +23,7 @@ from testbed.cluster import Cluster, CommandError
 from testbed.operator_process import ROOT
 from testbed.pod_watch import PodWatch
 from testbed.real_node.node import RealNode
+from testbed.real_node.node_images import ENGINE_REPOSITORY
 from testbed.waiting import wait_until
 from tests.e2e.conftest import Say
 from tests.node.load import Load
@@ -39,12 +40,13 @@ ENGINES = ("sglang", "vllm")
 
 
 def spec(engine: str, startup_s: float = 0, **changes: Any) -> dict[str, Any]:
-    """Three replicas that are replaced without being judged."""
+    """Three replicas of the project's own image of an engine that are replaced without being judged."""
+    release = default_release(engine)
     env = [{"name": "DFLASH_SIM_STARTUP_SECONDS", "value": str(startup_s)}]
     return {
         "target": {"model": MODEL, "revision": "f" * 40},
         "drafter": {"revision": "a" * 40},
-        "engine": {"name": engine, "version": default_release(engine), "env": env},
+        "engine": {"name": engine, "version": release, "image": f"{ENGINE_REPOSITORY}{engine}:v{release}", "env": env},
         "replicas": 3,
         "tuning": {"mode": "Off"},
         "rollout": UNJUDGED,
@@ -162,6 +164,19 @@ print(json.dumps({{
     found = json.loads(in_pod(cluster, engines, pod, program))
     assert found == {"tokens": 7, "token": False, "seccomp": "2", "capabilities": 0, "privileges": "1"}
     assert "POST /v1" not in cluster.kubectl("logs", "--namespace", engines, pod), "the logs can be read"
+
+
+def test_engines_of_the_projects_images_are_users_with_a_home(cluster: Cluster, restricted: str) -> None:
+    program = """
+import getpass, os, pathlib, pwd
+home = pathlib.Path.home()
+(home / ".cache" / "kernels").mkdir(parents=True)
+print(os.getuid(), pwd.getpwuid(os.getuid()).pw_name, getpass.getuser(), home, os.getcwd())
+"""
+    for deployment in [Deployment(cluster, restricted, engine).create(spec(engine, replicas=1)) for engine in ENGINES]:
+        deployment.wait_done(120)
+        [pod] = [pod["metadata"]["name"] for pod in deployment.children("pods")]
+        assert in_pod(cluster, restricted, pod, program).split() == ["65532", "engine", "engine", "/home/engine", "/home/engine"]
 
 
 def test_prometheus_finds_operator_and_engines_by_their_annotations(cluster: Cluster, restricted: str) -> None:
