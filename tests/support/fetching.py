@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0
+"""Only a fault takes so long. These processes give way to the tests on clusters, which may take all cores for minutes."""
 
 
 def start(into: Path, *arguments: str, endpoint: str, **environment: str) -> subprocess.Popen[str]:
@@ -27,6 +29,6 @@ def message_file(into: Path) -> Path:
 def run(into: Path, *arguments: str, endpoint: str, **environment: str) -> tuple[int, dict[str, Any], str]:
     """Returns the exit code, the termination message and the log."""
     process = start(into, *arguments, endpoint=endpoint, **environment)
-    _, log = process.communicate(timeout=120)
+    _, log = process.communicate(timeout=PATIENCE_S)
     found = message_file(into)
     return process.returncode, json.loads(found.read_text()) if found.exists() else {}, log

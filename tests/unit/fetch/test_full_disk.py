@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fetching import run, start
+from tests.support.fetching import PATIENCE_S, run, start
 from tests.support.hub_server import COMMIT, HubServer, content
 
 WANTED = f"--model=acme/target@{COMMIT}"
@@ -81,7 +81,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_it_and_the_next_one_continues(hub: 
             filled.append(ballast.write_bytes(bytes(150 * MB)))
 
     hub.on_bytes = fill
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 14, log
     assert "something else fills it" in log
     assert not list(into.glob(f"models/*/{COMMIT}"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fetching import run, start
+from tests.support.fetching import PATIENCE_S, run, start
 from tests.support.hub_server import COMMIT, HubServer, blob_id, content
 
 TARGET, DRAFTER = "acme/target", "acme/drafter"
@@ -243,7 +243,7 @@ def test_a_path_that_leads_out_of_the_directory_is_refused(hub: HubServer, into:
 def test_two_at_once_download_once(hub: HubServer, into: Path) -> None:
     hub.rate = 4_000_000
     both = [start(into, WANTED[0], endpoint=hub.endpoint) for _ in range(2)]
-    logs = [process.communicate(timeout=60)[1] for process in both]
+    logs = [process.communicate(timeout=PATIENCE_S)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], logs
     assert sorted(request.path for request in hub.requests) == sorted(path for path, body in FILES.items() if body)
     assert sum("Waits for" in log for log in logs) == 1
@@ -254,7 +254,7 @@ def test_sigterm_ends_it_soon_and_the_next_one_continues(hub: HubServer, into: P
     process = start(into, WANTED[0], endpoint=hub.endpoint)
     wait_until(hub, lambda: sum(request.sent for request in hub.requests) > 1_000_000)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143
     assert not final(into).exists()
     hub.rate = None
@@ -273,7 +273,7 @@ def test_progress_is_served_and_logged(hub: HubServer, into: Path) -> None:
     wait_until(hub, lambda: sum(request.sent for request in hub.requests) > 1_500_000)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/progress", timeout=10) as answer:
         reading = json.load(answer)
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=PATIENCE_S)
     total = sum(map(len, FILES.values()))
     assert reading["total"] == total
     assert 0 < reading["done"] < total

@@ -8,7 +8,7 @@ import pytest
 
 from dflash_controller.fetch.storage import RESERVE, used_bytes
 from dflash_controller.model.fetch_progress import LIMIT_VARIABLE
-from tests.support.fetching import run, start
+from tests.support.fetching import PATIENCE_S, run, start
 from tests.support.hub_server import COMMIT, HubServer, content
 
 FILES = {"config.json": b"{}", "model.safetensors": content(3_000_000, 1)}
@@ -46,6 +46,6 @@ def test_what_others_have_put_there_counts(into: Path) -> None:
 
 def test_a_limit_that_is_no_number_is_named(into: Path) -> None:
     process = start(into, WANTED, endpoint="http://127.0.0.1:9", **{LIMIT_VARIABLE: "10Gi"})
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert f"{LIMIT_VARIABLE}: '10Gi' is not a number of bytes" in log

@@ -273,7 +273,7 @@ def test_the_wait_for_the_leader_lasts_until_its_port_is_closed() -> None:
         for _ in range(3):
             leader.accept()[0].close()
         assert waiting.poll() is None
-    assert waiting.wait(timeout=20) == 0
+    assert waiting.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize("roles", [{}, TWO_NODES], ids=["one node", "two nodes"])

@@ -44,12 +44,12 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("code", [0, 3])
 def test_its_exit_code_is_the_programs(code: int) -> None:
     with supervised(*python(f"raise SystemExit({code})")) as process:
-        assert process.wait(20) == code
+        assert process.wait(120) == code
 
 
 def test_a_program_ended_by_a_signal_counts_128_plus_its_number() -> None:
     with supervised(*python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")) as process:
-        assert process.wait(20) == 137
+        assert process.wait(120) == 137
 
 
 def test_sigterm_reaches_the_program() -> None:
@@ -58,7 +58,7 @@ def test_sigterm_reaches_the_program() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 5
+        assert process.wait(120) == 5
 
 
 def test_a_program_that_ignores_sigterm_is_killed_on_demand() -> None:
@@ -69,12 +69,12 @@ def test_a_program_that_ignores_sigterm_is_killed_on_demand() -> None:
         process.send_signal(signal.SIGTERM)
         process.stdin.write("K")
         process.stdin.flush()
-        assert process.wait(20) == 137
+        assert process.wait(120) == 137
 
 
 def test_a_program_that_cannot_be_started_ends_with_128_and_says_why() -> None:
     with supervised("/nowhere/engine") as process:
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=120)
         assert process.returncode == supervise.START_ERROR
     assert output == "cannot start /nowhere/engine: No such file or directory\n"
 
@@ -91,7 +91,7 @@ def test_what_a_program_leaves_behind_in_a_session_of_its_own_ends_with_it() -> 
     with supervised(*python(LEAVES_ONE)) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert not alive(child)
 
 
@@ -101,5 +101,5 @@ def test_everything_ends_when_the_node_agent_is_gone() -> None:
         assert process.stdin is not None
         child = int(process.stdout.readline())
         process.stdin.close()
-        assert process.wait(20) == 137
+        assert process.wait(120) == 137
         wait_until(lambda: not alive(child), "the child to end")
