@@ -115,7 +115,7 @@ def elsewhere(cluster: Cluster) -> Iterator[str]:
 def spec(mode: str, replicas: int = REPLICAS, **more: Any) -> dict[str, Any]:
     """SGLang at block size 16, which changes its block by a restart."""
     engine = {"name": "sglang", "version": default_release("sglang"), "maxConcurrency": 64}
-    pods = {"terminationGracePeriodSeconds": 30, "metadata": {"annotations": {"sim/exit-after": "2"}}}
+    pods = {"terminationGracePeriodSeconds": 30, "metadata": {"annotations": {"sim/exit-after": "6"}}}
     tuned = {"engine": engine, "blockSize": 16, "tuning": {**TUNING, "mode": mode}, "podTemplate": pods}
     return rollout_spec(replicas, rollout=ROLLOUT, **tuned, **more)
 

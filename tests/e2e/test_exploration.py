@@ -49,7 +49,7 @@ def spec(mode: str, replicas: int, surge: int) -> dict[str, Any]:
         engine={"name": "vllm", "version": default_release("vllm"), "maxConcurrency": 32},
         blockSize=16,
         tuning={"blockSizes": [8, 16], "window": "6s", "minDwell": "1s", "mode": mode},
-        podTemplate={"terminationGracePeriodSeconds": 30, "metadata": {"annotations": {"sim/exit-after": "2"}}},
+        podTemplate={"terminationGracePeriodSeconds": 30, "metadata": {"annotations": {"sim/exit-after": "6"}}},
         rollout={
             "maxSurge": surge,
             "maxUnavailable": 0 if surge else 1,
