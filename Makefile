@@ -151,21 +151,22 @@ e2e-node: $(STAMP) binaries ## Real pods on real nodes, 8 minutes; KUBECONFIG=â€
 	@$(BIN)/python -m testbed binaries kubelet kube-proxy coredns prometheus kube-router lws-manager >/dev/null
 	@echo "==> images"; $(BIN)/python -m testbed.real_node images
 	@echo "==> isolation"; $(PYTEST) tests/node/test_isolation.py
-	@$(MAKE) $(BESIDE) --jobs=2 e2e-node-one e2e-node-several
+	@DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) $(MAKE) $(BESIDE) --jobs=2 e2e-node-life e2e-node-groups
 endif
 
-# Each in namespaces of its own, with a cluster of its own: both wait more than they compute.
-ON_NODES = DFLASH_NODE_IMAGES=$$($(BIN)/python -m testbed.real_node images --quiet) \
-  $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST)
+LIFE := tests/node/test_real_node.py tests/node/test_uninstall.py
+# Each part has namespaces and a cluster of its own, and waits more than it computes. `make e2e-node` gives them the images.
+ON_NODES := $(BIN)/python -m testbed.real_node run -- $(abspath $(BIN))/python -m pytest -s $(SLOWEST)
 
-.PHONY: e2e-node-one
-e2e-node-one: $(STAMP) # The part of `make e2e-node` with one real node
-	@echo "==> one real node"; $(ON_NODES) $(filter-out %/test_isolation.py %/test_several_nodes.py,$(sort $(wildcard tests/node/test_*.py)))
+.PHONY: e2e-node-life
+e2e-node-life: $(STAMP) # The part of `make e2e-node` from the installation to its end
+	@echo "==> install, change, drain, reboot, uninstall"; $(ON_NODES) $(LIFE)
 
-.PHONY: e2e-node-several
-e2e-node-several: $(STAMP) # The part of `make e2e-node` with replicas over two real nodes
-	@echo "==> several real nodes"; $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)) \
-	  $(ON_NODES) tests/node/test_several_nodes.py
+.PHONY: e2e-node-groups
+e2e-node-groups: $(STAMP) # The part of `make e2e-node` with replicas over two nodes, and who may reach what
+	@echo "==> access, replicas over two nodes"; \
+	  $(if $(LWS),DFLASH_TESTBED_LWS_MANAGER=$(LWS)) $(if $(LWS_CONFIG),DFLASH_TESTBED_LWS_CONFIG=$(LWS_CONFIG)) \
+	  $(ON_NODES) $(filter-out $(LIFE) %/test_isolation.py,$(sort $(wildcard tests/node/test_*.py)))
 
 RELEASE := build/release
 RELEASED := $(RELEASE)/.installed

@@ -109,7 +109,7 @@ class RealNode:
             return self.name in self._cluster.ready_nodes()
 
         try:
-            wait_until(is_ready, f"node {self.name} to be Ready", 60)
+            wait_until(is_ready, f"node {self.name} to be Ready", 180)
         except TimeoutError as error:
             raise TimeoutError(f"{error}:\n{self._kubelet_log()}") from None
 
@@ -168,4 +168,4 @@ class RealNode:
             found = self._cluster.api.get("/apis/apps/v1/namespaces/kube-system/deployments/cluster-dns")
             return bool((found.get("status") or {}).get("availableReplicas"))
 
-        wait_until(is_available, "the cluster's DNS", 60)
+        wait_until(is_available, "the cluster's DNS", 180)

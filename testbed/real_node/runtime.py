@@ -74,7 +74,7 @@ class ContainerRuntime:
         script = f'mount --make-rshared / && mount --bind "$0" {NODE_DIRECTORY} && exec "$@"'
         command = [_which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script, str(self.node_directory)]
         self._process.start([*command, _which("containerd"), "--config", str(configuration)], self._log)
-        wait_until(lambda: self.socket.exists() and self._answers(), f"containerd of {self._node} to answer", 30)
+        wait_until(lambda: self.socket.exists() and self._answers(), f"containerd of {self._node} to answer", 180)
 
     def on_node(self, command: Sequence[str]) -> list[str]:
         """Returns a command that runs where the node's mounts are. Raises ProcessError if containerd does not run."""
@@ -100,12 +100,12 @@ class ContainerRuntime:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        wait_until(lambda: not self._containers(), "the containers to end", 10)
+        wait_until(lambda: not self._containers(), "the containers to end", 180)
         subprocess.run(["rm", "-rf", str(self._state)], check=True)
         # A network namespace may outlive its processes for a moment, and its device with a route to an address that a new pod gets.
         for device in self._pod_devices():
             subprocess.run(["ip", "link", "delete", device], check=False, capture_output=True)
-        wait_until(lambda: not self._pod_devices(), "the devices of the pods to go", 10)
+        wait_until(lambda: not self._pod_devices(), "the devices of the pods to go", 180)
 
     def _containers(self) -> list[int]:
         """Returns the processes of all containers of this node and their supervisors."""

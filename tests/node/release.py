@@ -26,7 +26,7 @@ def install_operator(cluster: Cluster) -> None:
     values = f"image.repository={OPERATOR_REPOSITORY},image.pullPolicy=Never,replicaCount=2"
     values += f",settings.allowedHostPaths={{{NODE_DIRECTORY}}}"
     values += f",prometheus.url=http://prometheus.{MONITORING}:9090"
-    cluster.helm("install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, f"--set={values}", "--wait", "--timeout=120s")
+    cluster.helm("install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, f"--set={values}", "--wait", "--timeout=240s")
     cluster.wait_for_crds()
 
 
@@ -35,7 +35,7 @@ def install_prometheus(cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", MONITORING)
     cluster.kubectl("label", "namespace", MONITORING, _RESTRICTED)
     cluster.apply_yaml(_prometheus(), MONITORING)
-    cluster.kubectl("rollout", "status", "deployment/prometheus", "-n", MONITORING, "--timeout=60s")
+    cluster.kubectl("rollout", "status", "deployment/prometheus", "-n", MONITORING, "--timeout=240s")
 
 
 def ask_prometheus(cluster: Cluster, promql: str) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def ask_prometheus(cluster: Cluster, promql: str) -> list[dict[str, Any]]:
 def wait_for_series(cluster: Cluster, promql: str, count: int) -> list[dict[str, Any]]:
     """Waits until a query has so many results. Returns them."""
     return wait_until(
-        lambda: found if len(found := ask_prometheus(cluster, promql)) == count else None, f"{count} results of {promql}", 60, 0.5
+        lambda: found if len(found := ask_prometheus(cluster, promql)) == count else None, f"{count} results of {promql}", 180, 0.5
     )
 
 

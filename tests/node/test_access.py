@@ -55,7 +55,7 @@ def engine(cluster: Cluster, restricted: str) -> Deployment:
         },
     }
     deployment = Deployment(cluster, restricted).create(spec)
-    deployment.wait_done(120)
+    deployment.wait_done(300)
     return deployment
 
 
@@ -70,7 +70,7 @@ def start_client(cluster: Cluster, namespace: str) -> None:
     }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": {"containers": [container], "nodeName": "real-0"}}
     cluster.apply_yaml([pod], namespace)
-    cluster.kubectl("wait", "pod/client", f"--namespace={namespace}", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "pod/client", f"--namespace={namespace}", "--for=condition=Ready", "--timeout=240s")
 
 
 def run(cluster: Cluster, namespace: str, pod: str, program: str, *arguments: str) -> str:
@@ -151,8 +151,8 @@ def test_policies_leave_the_serving_port_to_all_and_the_rest_to_nobody(
     address, port = pod["status"]["podIP"], pod["spec"]["containers"][0]["ports"][0]["containerPort"]
     here = (restricted, pod["metadata"]["name"])
     run(cluster, *here, LISTEN)
-    wait_until(lambda: connects(cluster, here, address, OTHER_PORT) == ANSWERED, "the engine to listen", 20, 0.5)
-    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == CLOSED, "the policy to be enforced", 60, 0.5)
+    wait_until(lambda: connects(cluster, here, address, OTHER_PORT) == ANSWERED, "the engine to listen", 180, 0.5)
+    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == CLOSED, "the policy to be enforced", 180, 0.5)
     assert connects(cluster, client, address, port) == ANSWERED
     manager = operator_pod(cluster, operator)
     assert connects(cluster, (operator, manager["metadata"]["name"]), address, OTHER_PORT) == CLOSED
@@ -167,7 +167,7 @@ metadata: {{name: open, namespace: {restricted}}}
 spec: {{podSelector: {{}}, ingress: [{{}}]}}
 """
     cluster.apply_yaml(opened)
-    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == ANSWERED, "another policy to open the port", 60, 0.5)
+    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == ANSWERED, "another policy to open the port", 180, 0.5)
 
 
 def test_the_operator_is_reached_on_its_metrics_port_alone(
@@ -179,7 +179,7 @@ def test_the_operator_is_reached_on_its_metrics_port_alone(
     [metrics] = [port["containerPort"] for port in manager["spec"]["containers"][0]["ports"]]
     run(cluster, operator, manager["metadata"]["name"], LISTEN)
     here = (operator, manager["metadata"]["name"])
-    wait_until(lambda: connects(cluster, here, address, OTHER_PORT) == ANSWERED, "the operator's pod to listen", 20, 0.5)
-    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == CLOSED, "the policy to be enforced", 60, 0.5)
+    wait_until(lambda: connects(cluster, here, address, OTHER_PORT) == ANSWERED, "the operator's pod to listen", 180, 0.5)
+    wait_until(lambda: connects(cluster, client, address, OTHER_PORT) == CLOSED, "the policy to be enforced", 180, 0.5)
     assert connects(cluster, client, address, metrics) == ANSWERED
     wait_for_series(cluster, f'up{{namespace="{operator}"}}==1', 2)

@@ -44,7 +44,7 @@ def test_a_pod_asks_the_hub(cluster: Cluster, operator: str, restricted: str, ca
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     server["spec"]["containers"] = [{**container, "command": ["python3", "-c", HUB], "args": [], "readinessProbe": probe}]
     cluster.apply_yaml(server, restricted)
-    cluster.kubectl("wait", "pod/hub", "-n", restricted, "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("wait", "pod/hub", "-n", restricted, "--for=condition=Ready", "--timeout=240s")
     address = cluster.get("pod", "hub", "-n", restricted)["status"]["podIP"]
     asked = replace(question, endpoint=f"http://{address}:8000")
     with connection.Cluster(Where(str(cluster.admin_kubeconfig), namespace=restricted)) as client:
