@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from testbed.operator_process import ROOT
 from tests.support.planning_world import World
 
 FOLDERS = sorted(folder.parent for folder in (ROOT / "examples" / "clusters").glob("*/kustomization.yaml"))
-PAGES = ("how-to/air-gapped.md", "how-to/gated-models.md", "how-to/private-registry.md", "how-to/move-from-a-deployment.md")
+HOW_TOS = ROOT / "docs" / "how-to"
+_OBJECT = re.compile(r"```yaml\n((?:(?!```).)*^kind: DFlashDeployment\n.*?)```", re.MULTILINE | re.DOTALL)
+PAGES = {page.name: found for page in sorted(HOW_TOS.glob("*.md")) if (found := _OBJECT.findall(page.read_text(encoding="utf-8")))}
 each = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 GPUS = {"test-bed": 3, "one-b200-node": 8, "several-nodes": 32, "shared-with-quotas": 4, "kueue": 3}
 """What examples/README.md and the comments say, with the candidate of a rollout."""
@@ -80,10 +83,7 @@ def test_the_operator_finds_nothing_wrong(folder: Path, cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_objects_of_a_how_to_are_taken(page: str, cluster: Cluster) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    objects = [block.partition("```")[0] for block in text.split("```yaml\n")[1:] if "kind: DFlashDeployment" in block.partition("```")[0]]
-    assert objects
-    for manifest in objects:
+    for manifest in PAGES[page]:
         cluster.kubectl(
             "apply",
             "--dry-run=server",
@@ -95,5 +95,6 @@ def test_the_objects_of_a_how_to_are_taken(page: str, cluster: Cluster) -> None:
             input=manifest.replace("namespace: models", "namespace: default"),
         )
         world = World(yaml.safe_load(manifest)["spec"])
+        world.kinds = frozenset({"LeaderWorkerSet"})
         world.settle()
         assert world.of_kind("ControllerRevision"), world.reason("Stalled")
