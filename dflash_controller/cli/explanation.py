@@ -15,7 +15,9 @@ from typing import Any
 from dflash_controller.api import defaults
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.types import Spec
+from dflash_controller.cli.background import Background, background, of_changes
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.crossover import crossover
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
@@ -74,6 +76,8 @@ class Picture:
     max_concurrency: int
     capacity: Mapping[int, float] = field(default_factory=dict)
     """Requests that the memory of a replica holds, by block size, where known."""
+    background: Background | None = None
+    """None if it is not known: a log line tells it only where the tuner chose the active block size."""
 
     @property
     def concurrency(self) -> float | None:
@@ -101,6 +105,17 @@ class Picture:
         """Returns the expected gain in percent of every block size over the current one, at one load; empty if nothing is known."""
         found = self.recommended((ObservedLoad(concurrency),))
         return {forecast.block: forecast.gain_percent for forecast in found.forecasts} if found else {}
+
+    def loss(self) -> tuple[int, float] | None:
+        """Returns the fastest block size at the present load, and by how much the active one is slower than it, in percent of its speed.
+
+        None if nothing is known.
+        """
+        found = self.recommended(self.loads)
+        if found is None:
+            return None
+        gain = next(forecast.gain_percent for forecast in found.forecasts if forecast.block == found.block)
+        return found.block, 100 * gain / (100 + gain)
 
     def changes(self) -> list[str]:
         """Returns what would change the decision, the nearest first. One sentence each."""
@@ -134,6 +149,8 @@ class Picture:
                 "numbers": dict(self.said.numbers),
             },
             "blockSize": self.current,
+            "background": self.background.to_json() if self.background else None,
+            "slowerThanBestPercent": self.loss()[1] if self.loss() else None,
             "concurrency": self.concurrency,
             "acceptance": [
                 {"blockSize": line.block, "length": line.length, "relativeError": line.length_sigma, "measured": line.measured}
@@ -173,11 +190,23 @@ def of_log(decision: Mapping[str, Any], message: str, at: str) -> Picture:
         mixture=inputs.mixture,
         max_concurrency=inputs.max_concurrency,
         capacity=dict(inputs.capacity),
+        background=of_changes(inputs),
     )
 
 
-def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, now_s: float) -> Picture:
-    """Returns the picture of a deployment as it is now: the curve that is stored with its active revision, load and acceptance of now."""
+def of_live(
+    name: str,
+    spec: Spec,
+    status: Mapping[str, Any],
+    stored: StoredRevisions,
+    stable: Revision,
+    events: Sequence[Mapping[str, Any]],
+    now_s: float,
+) -> Picture:
+    """Returns the picture of a deployment as it is now: the curve that is stored with its active revision, load and acceptance of now.
+
+    ``events`` are those about it, oldest first.
+    """
     resolved, tuning, metrics = stable.resolved, status.get("tuning") or {}, status.get("metrics") or {}
     policy, prior, current = (
         defaults.effective_tuning(spec, resolved.trained_block_size),
@@ -210,6 +239,7 @@ def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, 
         Limits(),
         mixture=resolved.mixture_of_experts,
         max_concurrency=most,
+        background=background(spec, stored, stable, status, events),
     )
 
 
@@ -226,6 +256,7 @@ def _picture(
     mixture: bool,
     max_concurrency: int,
     capacity: Mapping[int, float] | None = None,
+    background: Background | None = None,
 ) -> Picture:
     acceptance = fitted_acceptance(learned, current, prior.decay)
     if acceptance is None and learned.drafted is not None:
@@ -243,6 +274,7 @@ def _picture(
         learned.loads or learned.usual,
         max_concurrency,
         capacity or {},
+        background,
     )
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
-from dflash_controller.cli.deployments import happened
 from dflash_controller.cli.field_changes import changes
+from dflash_controller.cli.times import ago, happened
 from dflash_controller.planning.revisions.revision import Revision
 
 BAR = 20
@@ -76,7 +76,7 @@ def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None)
         ("asked for", _asked_for(obj, stable)),
     ]
     known = len(found)
-    measured = _ago(metrics.get("measuredAt"), now)
+    measured = ago(metrics.get("measuredAt"), now)
     for name, key, unit in (
         ("acceptance", "acceptanceLength", "tokens per verify step"),
         ("speed", "tokensPerSecond", "tokens/s, all replicas"),
@@ -101,7 +101,7 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     when = found.get("startedAt") if phase in _UNFINISHED else found.get("finishedAt") or found.get("startedAt")
     reason = f" ({found['reason']})" if found.get("reason") else ""
     message = f": {found['message']}" if found.get("message") else ""
-    return f"{phase}{reason} {found.get('revision', '')}, {_ago(when, now) or 'now'}{message}"
+    return f"{phase}{reason} {found.get('revision', '')}, {ago(when, now) or 'now'}{message}"
 
 
 def went_wrong(obj: Mapping[str, Any]) -> bool:
@@ -124,7 +124,7 @@ def notices(obj: Mapping[str, Any]) -> list[str]:
 def decisions(events: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[tuple[str, str, str]]:
     """Yields age, reason and message of the last events, the newest first."""
     for event in list(reversed(events))[:EVENTS]:
-        yield _ago(happened(event), now), str(event.get("reason", "")), str(event.get("message", ""))
+        yield ago(happened(event), now), str(event.get("reason", "")), str(event.get("message", ""))
 
 
 def row(obj: Mapping[str, Any]) -> list[str]:
@@ -194,22 +194,3 @@ def _number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def age(text: Any, now: datetime) -> float | None:
-    """Returns the seconds since a time as Kubernetes writes it; None if it is none."""
-    try:
-        then = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
-
-
-def _ago(text: Any, now: datetime) -> str:
-    seconds = age(text, now)
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"

@@ -86,6 +86,14 @@ def test_a_person_follows_and_steers_rollouts(
     assert after > before
     assert f"+          failureThreshold: {after}\n" in told["diff"], "and the start-up budget that it gives it"
 
+    # What runs, what is on trial beside it, and what the tuner waits for.
+    said = dflash("explain", "chat")[1]
+    assert "Where it comes from: " in said
+    assert f"On trial: block size {deployment.revisions()[candidate]['speculation']}, {candidate} (since " in said
+    assert f'the spec asks for it (spec.drafter.revision: "{OLD}" -> "{NEW}")' in said
+    trial = json.loads(dflash("explain", "chat", "-o", "json")[1])["background"]["onTrial"]
+    assert (trial["revision"], trial["origin"]) == (candidate, "User")
+
     # Nobody is there to agree, so nothing is done; --dry-run does nothing either.
     status, out, err = dflash("rollout", "promote", "chat")
     assert (status, "--yes" in err) == (failures.USAGE, True)
@@ -135,6 +143,7 @@ def test_a_person_follows_and_steers_rollouts(
 
     status, out, _ = dflash("explain", "chat")
     assert (status, f"{namespace}/chat: block size" in out) == (0, True)
+    assert "Where it comes from: trained size (active since " in out, "none of these changes was one of the block size"
 
 
 def test_what_the_cluster_refuses_is_one_sentence(cluster: Cluster, namespace: str, dflash: Dflash, tmp_path: Path) -> None:
