@@ -16,6 +16,7 @@ from dflash_controller.api import defaults
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.background import Background, background, of_changes
+from dflash_controller.cli.screen import idle_since
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.tuner.acceptance import Acceptance
@@ -78,6 +79,8 @@ class Picture:
     """Requests that the memory of a replica holds, by block size, where known."""
     background: Background | None = None
     """None if it is not known: a log line tells it only where the tuner chose the active block size."""
+    idle_since: str = ""
+    """Since when at the latest there has been no traffic, so that load and acceptance are those of before; empty if there is some."""
 
     @property
     def concurrency(self) -> float | None:
@@ -152,6 +155,7 @@ class Picture:
             "background": self.background.to_json() if self.background else None,
             "slowerThanBestPercent": self.loss()[1] if self.loss() else None,
             "concurrency": self.concurrency,
+            "idleSince": self.idle_since or None,
             "acceptance": [
                 {"blockSize": line.block, "length": line.length, "relativeError": line.length_sigma, "measured": line.measured}
                 for line in self.acceptance_lines()
@@ -228,7 +232,7 @@ def of_live(
         str(tuning.get("decidedAt", "")),
     )
     most = int(status.get("effectiveMaxConcurrency") or resolved.max_concurrency)
-    return _picture(
+    made = _picture(
         name,
         said,
         current,
@@ -241,6 +245,7 @@ def of_live(
         max_concurrency=most,
         background=background(spec, stored, stable, status, events),
     )
+    return replace(made, idle_since=idle_since(metrics))
 
 
 def _picture(

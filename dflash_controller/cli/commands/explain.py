@@ -129,6 +129,10 @@ def _print(picture: Picture) -> None:
     load = picture.concurrency
     head = f"{picture.name}: block size {picture.current}" if picture.current > 1 else f"{picture.name}: speculation is off"
     printing.show(head + (f", {load:.1f} requests per replica" if load is not None else ""))
+    if picture.idle_since:
+        printing.show(
+            f"There has been no traffic since {picture.idle_since} or earlier: load and acceptance are those of the last traffic."
+        )
     _print_background(picture)
     _print_decision(picture)
     _print_acceptance(picture)
