@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -17,8 +17,8 @@ from dflash_controller.api.types import Spec
 _HEADER = "# Generated from dflash_controller/api by `make crd`; change the types there.\n"
 
 
-def crd(owned_flags: Mapping[str, Collection[str]]) -> dict[str, Any]:
-    """The CustomResourceDefinition. ``owned_flags``: by engine, the flags that extraArgs may not set."""
+def crd(owned_flags: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The CustomResourceDefinition. ``owned_flags``: by engine, the flags that extraArgs may not set, with what decides each."""
     version = {
         "name": names.VERSION,
         "served": True,
@@ -54,7 +54,7 @@ def crd(owned_flags: Mapping[str, Collection[str]]) -> dict[str, Any]:
     }
 
 
-def render(owned_flags: Mapping[str, Collection[str]]) -> str:
+def render(owned_flags: Mapping[str, Mapping[str, str]]) -> str:
     """The CustomResourceDefinition as YAML text."""
     return _HEADER + yaml.dump(crd(owned_flags), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=140)
 

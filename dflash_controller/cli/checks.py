@@ -1,4 +1,4 @@
-"""One verdict on a file: what the API server refuses, and what the operator would say of what the API server takes."""
+"""One verdict on a file: what the API server refuses, what the operator would say, and which flags the engine does not know."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_controller.cli import server_checks
-from dflash_controller.cli.resolution import Made, advice, make
+from dflash_controller.cli.judgement import judge
+from dflash_controller.cli.resolution import advice
 from dflash_controller.engines.resolve import OperatorDefaults
 
-By = Literal["API server", "operator"]
+By = Literal["API server", "operator", "engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,23 @@ class Verdict:
         """Whether the API server takes the object. The operator may still refuse to act on it."""
         return not any(problem.by == "API server" for problem in self.problems)
 
+    @property
+    def makes_a_revision(self) -> bool:
+        """Whether the operator would act on it, be it that its engine then does not start."""
+        return all(problem.by == "engine" for problem in self.problems)
+
 
 def check(manifest: Mapping[str, Any], name: str, namespace: str, defaults: OperatorDefaults) -> Verdict:
-    """Returns the verdict on a DFlashDeployment."""
-    refused = tuple(Finding("API server", refusal.field, refusal.message) for refusal in server_checks.refusals(manifest))
-    if refused:
-        return Verdict(refused)
-    made = make(manifest, name, namespace, defaults)
-    if isinstance(made, Made):
-        return Verdict((), tuple(advice(made)))
-    return Verdict(tuple(Finding("operator", problem.field, f"{problem.message}. {problem.remedy}") for problem in made))
+    """Returns the verdict on a DFlashDeployment.
+
+    What the API server refuses never reaches the operator. It is judged as if that was mended, as far as the rest tells.
+    """
+    refused = server_checks.refusals(manifest)
+    judged = judge(manifest, name, namespace, defaults, refused)
+    problems = [Finding("API server", refusal.field, refusal.message) for refusal in refused]
+    problems += [Finding("operator", problem.field, f"{problem.message}. {problem.remedy}") for problem in judged.problems]
+    unknown = [Finding("engine", problem.field, f"{problem.message}. {problem.remedy}") for problem in judged.unknown_flags]
+    hints = [] if judged.made is None else advice(judged.made)
+    if judged.doubt:
+        return Verdict(tuple(problems), (*hints, *(f"{finding} ({judged.doubt})" for finding in unknown)))
+    return Verdict((*problems, *unknown), tuple(hints))

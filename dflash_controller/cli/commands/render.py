@@ -77,9 +77,11 @@ def _of_file(file: str, name: str | None, settings: Sequence[str], where: Where)
     document, defaults = manifests.deployment(file, name), operator_defaults(settings)
     namespace = where.namespace or document.namespace or "default"
     verdict = check(document.manifest, document.name, namespace, defaults)
-    if verdict.problems:
+    if not verdict.makes_a_revision:
         listed = "\n  ".join(f"{problem.by}: {problem}" for problem in verdict.problems)
         raise failures.Failure(f"{file} is invalid:\n  {listed}", status=failures.NEGATIVE)
+    for problem in verdict.problems:
+        click.echo(f"warning: {problem.by}: {problem}", err=True)
     made = make(document.manifest, document.name, namespace, defaults)
     assert isinstance(made, Made), "checked above"
     return of_spec(made, document.name, namespace, defaults)
