@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from dflash_controller.cli import server_checks
 from dflash_controller.cli.judgement import judge
-from dflash_controller.cli.resolution import advice
+from dflash_controller.cli.resolution import Made, advice
 from dflash_controller.engines.resolve import OperatorDefaults
 
 By = Literal["API server", "operator", "engine"]
@@ -32,16 +32,13 @@ class Verdict:
 
     problems: tuple[Finding, ...]
     advice: tuple[str, ...] = ()
+    made: Made | None = None
+    """What the operator makes of it, be it that its engine then does not start; None if it makes nothing."""
 
     @property
     def accepted(self) -> bool:
         """Whether the API server takes the object. The operator may still refuse to act on it."""
         return not any(problem.by == "API server" for problem in self.problems)
-
-    @property
-    def makes_a_revision(self) -> bool:
-        """Whether the operator would act on it, be it that its engine then does not start."""
-        return all(problem.by == "engine" for problem in self.problems)
 
 
 def check(manifest: Mapping[str, Any], name: str, namespace: str, defaults: OperatorDefaults) -> Verdict:
@@ -56,5 +53,5 @@ def check(manifest: Mapping[str, Any], name: str, namespace: str, defaults: Oper
     unknown = [Finding("engine", problem.field, f"{problem.message}. {problem.remedy}") for problem in judged.unknown_flags]
     hints = [] if judged.made is None else advice(judged.made)
     if judged.doubt:
-        return Verdict(tuple(problems), (*hints, *(f"{finding} ({judged.doubt})" for finding in unknown)))
-    return Verdict((*problems, *unknown), tuple(hints))
+        return Verdict(tuple(problems), (*hints, *(f"{finding} ({judged.doubt})" for finding in unknown)), judged.made)
+    return Verdict((*problems, *unknown), tuple(hints), judged.made)

@@ -212,7 +212,9 @@ def nodes(schema: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, A
 
 @pytest.fixture(scope="module")
 def schema() -> list[tuple[str, dict[str, Any]]]:
-    version = crd({"sglang": ["--port"], "vllm": ["--port"]})["spec"]["versions"][0]
+    version = crd({"sglang": {"--port": "spec.service.port decides it"}, "vllm": {"--port": "spec.service.port decides it"}})["spec"][
+        "versions"
+    ][0]
     assert version["name"] == names.VERSION
     return nodes(version["schema"]["openAPIV3Schema"])
 
