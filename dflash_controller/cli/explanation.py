@@ -141,6 +141,7 @@ class Picture:
         )
 
     def to_json(self) -> dict[str, Any]:
+        loss = self.loss()
         return {
             "deployment": self.name,
             "decision": {
@@ -153,7 +154,7 @@ class Picture:
             },
             "blockSize": self.current,
             "background": self.background.to_json() if self.background else None,
-            "slowerThanBestPercent": self.loss()[1] if self.loss() else None,
+            "slowerThanBestPercent": loss[1] if loss else None,
             "concurrency": self.concurrency,
             "idleSince": self.idle_since or None,
             "acceptance": [
