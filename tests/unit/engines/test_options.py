@@ -11,6 +11,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Guard, merge, parsed
 from dflash_controller.engines.options import OPTIONS, Meaning
 from dflash_controller.engines.sglang.limits import GUARD as SGLANG
+from dflash_controller.engines.sglang.names import RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED as SGLANG_CHECKED
 from dflash_controller.engines.vllm.limits import GUARD as VLLM
 from dflash_controller.engines.vllm.rules import CHECKED as VLLM_CHECKED
@@ -156,7 +157,8 @@ def test_a_flag_is_unknown_where_the_release_s_parser_refuses_its_name(name: str
     engine, _, release = name.partition("-")
     real = parser(name)
     tried = {True: 0, False: 0}
-    for full in sorted(real._option_string_actions)[::7]:
+    elsewhere = OPTIONS[engine].anywhere.keys() - real._option_string_actions.keys() - RENAMED.keys()
+    for full in (*sorted(real._option_string_actions)[::7], *sorted(elsewhere)):
         if not full.startswith("--") or full == "--help":
             continue
         for written in (full, full[:-1], full[:-3], f"{full}x", full.replace("e", "ee", 1)):
