@@ -89,7 +89,7 @@ def judge(manifest: Mapping[str, Any], name: str, namespace: str, defaults: Oper
     resolved = resolve(spec, name, namespace, catalog, defaults)
     if isinstance(resolved, Resolved):
         made = Made.of(spec, resolved)
-        if not _touched(_COMMAND_LINE, readable.left_out):
+        if readable.places is None and not _touched(_COMMAND_LINE, readable.left_out):
             found += engine.problems(resolved.launch_request(made.speculation))
     else:
         found += resolved
@@ -100,14 +100,14 @@ def judge(manifest: Mapping[str, Any], name: str, namespace: str, defaults: Oper
     unknown = [problem for problem in unknown if problem.field not in taken]
     if not refused:
         return Judged(tuple(problems), tuple(unknown), _doubt(spec, dialect), None if problems else made)
-    unreadable = [problem for problem in readable.unreadable if not _said(problem, refused, manifest)]
-    problems = [problem for problem in map(readable.written, problems) if not _depends(problem, readable.left_out)]
-    unknown = [problem for problem in map(readable.written, unknown) if not _depends(problem, readable.left_out)]
-    return Judged(
-        (*unreadable, *(problem for problem in problems if not _said(problem, refused, manifest))),
-        tuple(problem for problem in unknown if not _said(problem, refused, manifest)),
-        _doubt(spec, dialect),
-    )
+
+    def not_said(candidates: Iterable[Problem]) -> tuple[Problem, ...]:
+        return tuple(problem for problem in candidates if not any(_same(problem, refusal, manifest) for refusal in refused))
+
+    def certain(candidates: Iterable[Problem]) -> Iterable[Problem]:
+        return (problem for problem in map(readable.written, candidates) if not _depends(problem, readable.left_out))
+
+    return Judged((*not_said(readable.unreadable), *not_said(certain(problems))), not_said(certain(unknown)), _doubt(spec, dialect))
 
 
 def _doubt(spec: Spec, dialect: ReleaseProfile | Problem) -> str:
@@ -192,16 +192,11 @@ def _around(outer: str, inner: str) -> bool:
     return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
 
 
-def _said(problem: Problem, refused: Iterable[Refusal], manifest: Mapping[str, Any]) -> bool:
-    """Returns whether the API server names the problem itself."""
-    return any(_same(problem, refusal, manifest) for refusal in refused)
-
-
 def _same(problem: Problem, refusal: Refusal, manifest: Mapping[str, Any]) -> bool:
     """Returns whether a refusal is about the field of a problem. One about all of extraArgs names the flag that it is about."""
     named = _NAMED.search(refusal.message)
     field = refusal.field or (named[1] if named else "")
     if field == EXTRA_ARGS and problem.field.startswith(f"{EXTRA_ARGS}["):
         token = manifest["spec"]["engine"]["extraArgs"][int(problem.field[len(EXTRA_ARGS) + 1 : -1])]
-        return token.partition("=")[0] in refusal.message.split()
+        return str(token).partition("=")[0] in refusal.message.split()
     return bool(field) and (_around(field, problem.field) or _around(problem.field, field))
