@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from dflash_controller.api import names
 from dflash_controller.api.patterns import QUANTITY, REFUSALS
-from dflash_controller.api.rules import Rule, rules
-from dflash_controller.api.status import Status
+from dflash_controller.api.rules import rules
 from dflash_controller.api.structural import Schema, structural
 from dflash_controller.api.types import Spec
 
 _HEADER = "# Generated from dflash_controller/api by `make crd`; change the types there.\n"
 
 
-def crd(owned_flags: Mapping[str, Collection[str]]) -> dict[str, Any]:
-    """The CustomResourceDefinition. ``owned_flags``: by engine, the flags that extraArgs may not set."""
+def crd(owned_flags: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The CustomResourceDefinition. ``owned_flags``: by engine, the flags that extraArgs may not set, with what decides each."""
     version = {
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _schema(rules(owned_flags))},
+        "schema": {"openAPIV3Schema": schema(owned_flags)},
         "subresources": {
             "status": {},
             "scale": {
@@ -54,7 +53,7 @@ def crd(owned_flags: Mapping[str, Collection[str]]) -> dict[str, Any]:
     }
 
 
-def render(owned_flags: Mapping[str, Collection[str]]) -> str:
+def render(owned_flags: Mapping[str, Mapping[str, str]]) -> str:
     """The CustomResourceDefinition as YAML text."""
     return _HEADER + yaml.dump(crd(owned_flags), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=140)
 
@@ -66,8 +65,9 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _schema(all_rules: tuple[Rule, ...]) -> Schema:
-    schema: Schema = {
+def schema(owned_flags: Mapping[str, Mapping[str, str]], *, status: bool = True) -> Schema:
+    """Returns the schema with its rules. ``status`` False leaves out the status, which takes as long to make as the rest."""
+    made: Schema = {
         "description": "A target model served with its DFlash drafter, kept at the best block size for its load.",
         "type": "object",
         "required": ["spec"],
@@ -77,12 +77,15 @@ def _schema(all_rules: tuple[Rule, ...]) -> Schema:
             # The bound keeps the cost of the rule on the name low; the API server has the same one.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": _with_messages(structural(Spec)),
-            "status": structural(Status),
         },
     }
-    for rule in all_rules:
-        node(schema, rule.path).setdefault("x-kubernetes-validations", []).append(rule.to_json())
-    return schema
+    if status:
+        from dflash_controller.api.status import Status
+
+        made["properties"]["status"] = structural(Status)
+    for rule in rules(owned_flags):
+        node(made, rule.path).setdefault("x-kubernetes-validations", []).append(rule.to_json())
+    return made
 
 
 def _with_messages(node: Any) -> Any:

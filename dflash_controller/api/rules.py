@@ -34,38 +34,59 @@ class Rule:
         return {**rule, "fieldPath": self.field} if self.field else rule
 
 
-def rules(owned_flags: Mapping[str, Collection[str]]) -> tuple[Rule, ...]:
-    """All rules. ``owned_flags``: by engine, the flags that extraArgs may not set."""
+def rules(owned_flags: Mapping[str, Mapping[str, str]]) -> tuple[Rule, ...]:
+    """All rules. ``owned_flags``: by engine, the flags that extraArgs may not set, with the field (or reason) that decides each."""
     return (*_FIXED, *_extra_args(owned_flags))
 
 
-def _extra_args(owned_flags: Mapping[str, Collection[str]]) -> list[Rule]:
-    engines = sorted(owned_flags)
+def _extra_args(owned_flags: Mapping[str, Mapping[str, str]]) -> list[Rule]:
     default = "sglang"
     found = []
-    for engine in engines:
-        flags = _cel_list(flag for flag in owned_flags[engine] if flag.startswith("--"))
+    for engine, reasons in sorted(owned_flags.items()):
+        long = {flag: reason for flag, reason in reasons.items() if flag.startswith("--")}
         named = f"(has(self.name) ? self.name : '{default}') == '{engine}'"
-        rest = f"set by the operator for {engine}, or abbreviates a flag that is; remove it and use the field of the spec"
+        rest = f"set by the operator for {engine}, or abbreviates a flag that is; remove it"
         found.append(
-            Rule(
-                "spec.engine",
-                f"!has(self.extraArgs) || !({named}) || {_none_abbreviates(flags)}",
-                f"spec.engine.extraArgs: a flag is {rest}",
-                ".extraArgs",
-                f"'spec.engine.extraArgs: ' + {_first_that_abbreviates(flags)} + ' is {rest}'",
+            _no_flag_of(
+                long,
+                f"!({named}) || ",
+                f"spec.engine.extraArgs: a flag is {rest} and use the field of the spec",
+                f"' is {rest}: ' + ({_reason(long)})",
             )
         )
     return found
 
 
-def _none_abbreviates(flags: str) -> str:
-    """No argument's name is one of the flags, or the beginning of one: argparse takes an unambiguous beginning for the flag."""
-    return f"self.extraArgs.all(a, !{flags}.exists(f, f.startsWith(a.split('=')[0])))"
+def _no_flag_of(flags: Collection[str], unless: str, message: str, rest: str) -> Rule:
+    """Returns the rule that no argument sets one of the flags, with a message that begins with the field and the argument's name.
+
+    An argument sets a flag by its name or by the beginning of it: argparse takes an unambiguous beginning for the flag. ``unless`` is the
+    beginning of the expression, ``message`` is for an API server that finds the other one too long, and ``rest`` is the CEL expression of
+    what follows the name, which it calls ``n``.
+    """
+    listed = _cel_list(flags)
+    named = f"self.extraArgs.filter(a, {listed}.exists(f, f.startsWith(a.split('=')[0])))[0].split('=')[0]"
+    return Rule(
+        "spec.engine",
+        f"!has(self.extraArgs) || {unless}self.extraArgs.all(a, !{listed}.exists(f, f.startsWith(a.split('=')[0])))",
+        message,
+        ".extraArgs",
+        f"[{named}].map(n, 'spec.engine.extraArgs: ' + n + {rest})[0]",
+    )
 
 
-def _first_that_abbreviates(flags: str) -> str:
-    return f"self.extraArgs.filter(a, {flags}.exists(f, f.startsWith(a.split('=')[0])))[0].split('=')[0]"
+def _reason(reasons: Mapping[str, str]) -> str:
+    """Returns the CEL expression of the reason for the flag that is called ``n``, or that ``n`` is the beginning of."""
+    by_reason: dict[str, list[str]] = {}
+    for flag, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(flag)
+    *others, last = sorted(by_reason)
+    tests = (f"{_cel_list(by_reason[reason])}.exists(f, f.startsWith(n)) ? {_cel_text(reason)} : " for reason in others)
+    return f"{''.join(tests)}{_cel_text(last)}"
+
+
+def _cel_text(text: str) -> str:
+    return "'" + text.replace("'", r"\'") + "'"
 
 
 def _cel_list(values: Any) -> str:
@@ -119,11 +140,11 @@ _FIXED: tuple[Rule, ...] = (
         "spec.tuning.blockSizes: block sizes must ascend, each once; sort them and remove repetitions",
         ".blockSizes",
     ),
-    Rule(
-        "spec.engine",
-        f"!has(self.extraArgs) || {_none_abbreviates(_cel_list(PIPELINE_FLAGS))}",
+    _no_flag_of(
+        PIPELINE_FLAGS,
+        "",
         "spec.engine.extraArgs: DFlash cannot run with pipeline parallelism; remove the flag, spec.parallelism.tensor spans all nodes",
-        ".extraArgs",
+        "' is for pipeline parallelism, which DFlash cannot run with; remove it: spec.parallelism.tensor spans all nodes'",
     ),
     Rule(
         "spec.engine.env[]",

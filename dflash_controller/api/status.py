@@ -74,7 +74,10 @@ class MetricsStatus(Model):
         None,
         description="Requests that the memory of one replica holds at once: slots of state, or KV cache at the present length.",
     )
-    measured_at: Time | None = Field(None, description="When these were measured.")
+    measured_at: Time | None = Field(
+        None,
+        description="When these were refreshed. Without traffic tokensPerSecond is 0, and the others keep the values of the last traffic.",
+    )
 
 
 class TuningStatus(Model):

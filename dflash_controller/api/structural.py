@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import WithDefaultSchema
+
 from dflash_controller.api.schema import CLASS_KEY, CLASS_TEXT, SERVER_DEFAULT_KEY, Model
 
 _KEPT = (
@@ -35,9 +38,16 @@ _KEPT = (
 Schema = dict[str, Any]
 
 
+class _WithoutDefaults(GenerateJsonSchema):
+    """Defaults are the operator's (``defaults``) and no part of a structural schema. To write them down takes as long as the rest."""
+
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+
 def structural(model: type[Model]) -> Schema:
     """The structural schema of an API type; each leaf's description ends with what a change of it does."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = model.model_json_schema(by_alias=True, schema_generator=_WithoutDefaults)
     return _convert(schema, schema.get("$defs", {}), None)
 
 

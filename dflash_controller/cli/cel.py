@@ -31,7 +31,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": lambda one, other: one < other,
     ">": lambda one, other: one > other,
 }
-_MACROS = frozenset({"all", "exists", "exists_one", "filter"})
+_MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
 Scope = Mapping[str, Any]
 Expression = Callable[[Scope], Any]
 
@@ -285,6 +285,9 @@ def _method(method: Callable[..., Any], receiver: Expression, arguments: list[Ex
 
 
 def _macro(name: str, receiver: Expression, variable: str, body: Expression) -> Expression:
+    if name == "map":
+        return lambda scope: [body({**scope, variable: item}) for item in receiver(scope)]
+
     def results(scope: Scope) -> list[tuple[Any, bool]]:
         return [(item, bool(body({**scope, variable: item}))) for item in receiver(scope)]
 

@@ -11,6 +11,7 @@ from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.connection import Cluster
 from dflash_controller.cli.failures import CLUSTER, Failure
+from dflash_controller.cli.times import happened
 from dflash_controller.cluster import kinds
 from dflash_controller.cluster.client import Obj
 from dflash_controller.planning.revisions.revision import Revision
@@ -87,10 +88,3 @@ class Live:
         except Failure:
             return []
         return sorted(found, key=happened)
-
-
-def happened(event: Obj) -> str:
-    """Returns when an event last happened, as text that sorts."""
-    series = event.get("series") or {}
-    found = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return str(found or event["metadata"].get("creationTimestamp") or "")

@@ -15,7 +15,10 @@ from typing import Any
 from dflash_controller.api import defaults
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.types import Spec
+from dflash_controller.cli.background import Background, background, of_changes
+from dflash_controller.cli.screen import idle_since
 from dflash_controller.planning.revisions.revision import Revision
+from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.tuner.acceptance import Acceptance
 from dflash_controller.tuner.crossover import crossover
 from dflash_controller.tuner.fitted import fitted_acceptance, fitted_steps
@@ -74,6 +77,10 @@ class Picture:
     max_concurrency: int
     capacity: Mapping[int, float] = field(default_factory=dict)
     """Requests that the memory of a replica holds, by block size, where known."""
+    background: Background | None = None
+    """None if it is not known: a log line tells it only where the tuner chose the active block size."""
+    idle_since: str = ""
+    """Since when at the latest there has been no traffic, so that load and acceptance are those of before; empty if there is some."""
 
     @property
     def concurrency(self) -> float | None:
@@ -102,6 +109,17 @@ class Picture:
         found = self.recommended((ObservedLoad(concurrency),))
         return {forecast.block: forecast.gain_percent for forecast in found.forecasts} if found else {}
 
+    def loss(self) -> tuple[int, float] | None:
+        """Returns the fastest block size at the present load, and by how much the active one is slower than it, in percent of its speed.
+
+        None if nothing is known.
+        """
+        found = self.recommended(self.loads)
+        if found is None:
+            return None
+        gain = next(forecast.gain_percent for forecast in found.forecasts if forecast.block == found.block)
+        return found.block, 100 * gain / (100 + gain)
+
     def changes(self) -> list[str]:
         """Returns what would change the decision, the nearest first. One sentence each."""
         return [*_by_policy(self), *_by_load(self), *_by_acceptance(self)]
@@ -123,6 +141,7 @@ class Picture:
         )
 
     def to_json(self) -> dict[str, Any]:
+        loss = self.loss()
         return {
             "deployment": self.name,
             "decision": {
@@ -134,7 +153,10 @@ class Picture:
                 "numbers": dict(self.said.numbers),
             },
             "blockSize": self.current,
+            "background": self.background.to_json() if self.background else None,
+            "slowerThanBestPercent": loss[1] if loss else None,
             "concurrency": self.concurrency,
+            "idleSince": self.idle_since or None,
             "acceptance": [
                 {"blockSize": line.block, "length": line.length, "relativeError": line.length_sigma, "measured": line.measured}
                 for line in self.acceptance_lines()
@@ -173,11 +195,23 @@ def of_log(decision: Mapping[str, Any], message: str, at: str) -> Picture:
         mixture=inputs.mixture,
         max_concurrency=inputs.max_concurrency,
         capacity=dict(inputs.capacity),
+        background=of_changes(inputs),
     )
 
 
-def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, now_s: float) -> Picture:
-    """Returns the picture of a deployment as it is now: the curve that is stored with its active revision, load and acceptance of now."""
+def of_live(
+    name: str,
+    spec: Spec,
+    status: Mapping[str, Any],
+    stored: StoredRevisions,
+    stable: Revision,
+    events: Sequence[Mapping[str, Any]],
+    now_s: float,
+) -> Picture:
+    """Returns the picture of a deployment as it is now: the curve that is stored with its active revision, load and acceptance of now.
+
+    ``events`` are those about it, oldest first.
+    """
     resolved, tuning, metrics = stable.resolved, status.get("tuning") or {}, status.get("metrics") or {}
     policy, prior, current = (
         defaults.effective_tuning(spec, resolved.trained_block_size),
@@ -199,7 +233,7 @@ def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, 
         str(tuning.get("decidedAt", "")),
     )
     most = int(status.get("effectiveMaxConcurrency") or resolved.max_concurrency)
-    return _picture(
+    made = _picture(
         name,
         said,
         current,
@@ -210,7 +244,9 @@ def of_live(name: str, spec: Spec, status: Mapping[str, Any], stable: Revision, 
         Limits(),
         mixture=resolved.mixture_of_experts,
         max_concurrency=most,
+        background=background(spec, stored, stable, status, events),
     )
+    return replace(made, idle_since=idle_since(metrics))
 
 
 def _picture(
@@ -226,6 +262,7 @@ def _picture(
     mixture: bool,
     max_concurrency: int,
     capacity: Mapping[int, float] | None = None,
+    background: Background | None = None,
 ) -> Picture:
     acceptance = fitted_acceptance(learned, current, prior.decay)
     if acceptance is None and learned.drafted is not None:
@@ -243,6 +280,7 @@ def _picture(
         learned.loads or learned.usual,
         max_concurrency,
         capacity or {},
+        background,
     )
 
 

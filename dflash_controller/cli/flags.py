@@ -50,10 +50,15 @@ class Explained:
 
 
 class Sources:
-    """Where the values of one revision come from. ``inputs`` are the fields of class revision as the user wrote them."""
+    """Where the values of one revision come from. ``inputs`` are the fields of class revision as the user wrote them.
 
-    def __init__(self, inputs: Mapping[str, Any], written_block: int | None, resolved: Resolved, speculation: Speculation) -> None:
-        self._inputs, self._block = inputs, written_block
+    ``tuned`` says that the tuner asked for the revision, which may be one that the user asked for before.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Any], written_block: int | None, resolved: Resolved, speculation: Speculation, *, tuned: bool = False
+    ) -> None:
+        self._inputs, self._block, self._tuned = inputs, written_block, tuned
         self._resolved, self._speculation = resolved, speculation
         self._request = resolved.launch_request(speculation)
         catalog = Catalog.load()
@@ -158,9 +163,9 @@ class Sources:
 
     def _blocks(self) -> tuple[str, str]:
         block = self._speculation.max_block_size
-        if self._block == block:
+        if self._block == block and not self._tuned:
             return "spec.blockSize", f"block size {block}, as you wrote"
-        if block == self._resolved.trained_block_size:
+        if block == self._resolved.trained_block_size and not self._tuned:
             written = (self._inputs.get("drafter") or {}).get("trainedBlockSize")
             if written == block:
                 return "spec.drafter.trainedBlockSize", f"block size {block}, which the drafter was trained with"

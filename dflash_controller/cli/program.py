@@ -5,6 +5,7 @@ A command's module is imported when the command runs, so that ``validate`` and `
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -32,6 +33,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diagnose": ("diagnose", "Collect what a bug report needs, without secrets."),
 }
 """Module below ``commands`` and help in one line, by name."""
+_OBJECTS = 100_000
+"""New objects after which Python looks for cycles of garbage."""
 _NO_FILES, _FILES = 4, 0
 _MISSING = "python -m pip install 'dflash-controller[cli]'"
 
@@ -98,6 +101,8 @@ def _failed(message: str, status: int) -> int:
 
 def console() -> None:
     """Entry point of ``kubectl-dflash`` and ``dflash``."""
+    # Most of a short run makes modules and classes, which stay. The default would look through them for garbage dozens of times.
+    gc.set_threshold(_OBJECTS)
     name = os.path.basename(sys.argv[0])
     sys.exit(run(sys.argv[1:], "kubectl dflash" if name.startswith("kubectl") else "dflash"))
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dflash_controller.api.crd import crd
-from dflash_controller.cli.screen import age
+from dflash_controller.cli.times import age
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.hardware import generation
 from dflash_controller.model.metric_schema import MetricSchema, missing

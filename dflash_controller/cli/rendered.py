@@ -14,7 +14,7 @@ from dflash_controller.cli.resolution import Made
 from dflash_controller.engines.resolved import OperatorDefaults, Resolved
 from dflash_controller.planning.replicas.count import template_of
 from dflash_controller.planning.revisions.rendering import render
-from dflash_controller.planning.revisions.revision import Revision, revision_hash
+from dflash_controller.planning.revisions.revision import Origin, Revision, revision_hash
 from dflash_controller.render.disruption_budget import pod_disruption_budget
 from dflash_controller.render.monitor import pod_monitor
 from dflash_controller.render.network_policy import network_policy
@@ -84,7 +84,8 @@ def of_spec(made: Made, name: str, namespace: str, operator: OperatorDefaults) -
 
 def of_revision(record: Revision, spec: Spec, name: str, namespace: str) -> Rendered:
     """Returns what the operator stored with a revision: the pods are exactly these, whatever this release would render."""
-    sources = Sources(record.inputs, record.block_size_as_written, record.resolved, record.speculation)
+    tuned = record.origin == Origin.TUNER
+    sources = Sources(record.inputs, record.block_size_as_written, record.resolved, record.speculation, tuned=tuned)
     return Rendered(
         record.name,
         record.speculation.label(),

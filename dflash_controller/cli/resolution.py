@@ -31,6 +31,11 @@ class Made:
     resolved: Resolved
     speculation: Speculation
 
+    @staticmethod
+    def of(spec: Spec, resolved: Resolved) -> Made:
+        """Returns it with the speculation of a first revision."""
+        return Made(spec, resolved, speculation_of(block_size(spec, resolved.trained_block_size)))
+
 
 def operator_defaults(settings: Sequence[str]) -> OperatorDefaults:
     """Returns the operator's defaults under settings as ``DFLASH_NAME=VALUE``; without any, those of this release. Raises Failure."""
@@ -60,9 +65,8 @@ def make(manifest: Mapping[str, Any], name: str, namespace: str, defaults: Opera
     resolved = resolve(spec, name, namespace, catalog, defaults)
     if not isinstance(resolved, Resolved):
         return resolved
-    speculation = speculation_of(block_size(spec, resolved.trained_block_size))
-    impossible = ENGINES[resolved.engine].problems(resolved.launch_request(speculation))
-    return list(impossible) or Made(spec, resolved, speculation)
+    made = Made.of(spec, resolved)
+    return list(ENGINES[resolved.engine].problems(resolved.launch_request(made.speculation))) or made
 
 
 def advice(made: Made) -> list[str]:

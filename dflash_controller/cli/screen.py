@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dflash_controller.api.gates import GATE_SPECS
 from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
-from dflash_controller.cli.deployments import happened
 from dflash_controller.cli.field_changes import changes
+from dflash_controller.cli.times import ago, happened
 from dflash_controller.planning.revisions.revision import Revision
 
 BAR = 20
@@ -20,6 +20,15 @@ BAR = 20
 EVENTS = 6
 FIELDS = 4
 """Fields of the spec that are shown where it differs from what runs."""
+NOTHING = "-"
+"""Shown where there is no recent value."""
+_MEASURED = (
+    ("acceptance", "acceptanceLength", "tokens per verify step", False),
+    ("speed", "tokensPerSecond", "tokens/s, all replicas", True),
+    ("step time", "stepTimeMilliseconds", "ms per verify step", False),
+    ("concurrency", "concurrency", "requests in service per replica", True),
+)
+"""Title, field of ``status.metrics``, unit, and whether it says how much load there is."""
 _PROBE = "probe"
 _UNFINISHED = frozenset({"Preparing", "Canary", "Analyzing", "Progressing", "Paused", "Held", "RollingBack", "Suspended"})
 
@@ -75,21 +84,21 @@ def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None)
         ("block size", _speculation(speculation)),
         ("asked for", _asked_for(obj, stable)),
     ]
-    known = len(found)
-    measured = _ago(metrics.get("measuredAt"), now)
-    for name, key, unit in (
-        ("acceptance", "acceptanceLength", "tokens per verify step"),
-        ("speed", "tokensPerSecond", "tokens/s, all replicas"),
-        ("step time", "stepTimeMilliseconds", "ms per verify step"),
-        ("concurrency", "concurrency", "requests in service per replica"),
-    ):
-        if metrics.get(key) is not None:
-            found.append((name, f"{_number(metrics[key])} {unit}"))
-    if measured and len(found) > known:
-        found.append(("measured", measured))
+    found += _measured(obj, metrics, now)
     if tuning:
         found.append(("tuner", f"{tuning.get('state')}, {tuning.get('reason')}: {tuning.get('message', '')}"))
     return [(name, value) for name, value in found if value]
+
+
+def idle_since(metrics: Mapping[str, Any]) -> str:
+    """Returns the time at which the engines were last found without traffic; empty if they had some when they were last measured.
+
+    They may have been idle before. Acceptance, step time and concurrency cannot be measured then, and keep their last values, beside a
+    speed of 0. A concurrency of 0 is told of no engine that has a request, so no speed beside it is one of now.
+    """
+    values = (metrics.get("tokensPerSecond"), metrics.get("concurrency"))
+    idle = any(value is not None and _number(value) == "0" for value in values)
+    return str(metrics.get("measuredAt") or "an unknown time") if idle else ""
 
 
 def rollout(obj: Mapping[str, Any], now: datetime) -> str:
@@ -101,7 +110,7 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     when = found.get("startedAt") if phase in _UNFINISHED else found.get("finishedAt") or found.get("startedAt")
     reason = f" ({found['reason']})" if found.get("reason") else ""
     message = f": {found['message']}" if found.get("message") else ""
-    return f"{phase}{reason} {found.get('revision', '')}, {_ago(when, now) or 'now'}{message}"
+    return f"{phase}{reason} {found.get('revision', '')}, {ago(when, now) or 'now'}{message}"
 
 
 def went_wrong(obj: Mapping[str, Any]) -> bool:
@@ -124,23 +133,47 @@ def notices(obj: Mapping[str, Any]) -> list[str]:
 def decisions(events: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[tuple[str, str, str]]:
     """Yields age, reason and message of the last events, the newest first."""
     for event in list(reversed(events))[:EVENTS]:
-        yield _ago(happened(event), now), str(event.get("reason", "")), str(event.get("message", ""))
+        yield ago(happened(event), now), str(event.get("reason", "")), str(event.get("message", ""))
 
 
 def row(obj: Mapping[str, Any]) -> list[str]:
     """Returns the cells of one deployment in the list of all."""
     status = obj.get("status") or {}
     metrics, phase = status.get("metrics") or {}, (status.get("rollout") or {}).get("phase", "")
+    idle = bool(idle_since(metrics))
     return [
         obj["metadata"]["name"],
         str(condition(obj, "Ready").get("status", "Unknown")),
         str(status.get("serving", "")),
         str((status.get("speculation") or {}).get("label", "")),
-        _number(metrics.get("acceptanceLength")),
-        _number(metrics.get("tokensPerSecond")),
+        NOTHING if idle else _number(metrics.get("acceptanceLength")),
+        NOTHING if idle else _number(metrics.get("tokensPerSecond")),
         phase,
         str(condition(obj, "Ready").get("reason", "")),
     ]
+
+
+def _measured(obj: Mapping[str, Any], metrics: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str]]:
+    """Yields the measured values, and of which time they are. Of an engine without traffic only what does not depend on load is of now."""
+    since, some = idle_since(metrics), False
+    for name, key, unit, of_load in _MEASURED:
+        if metrics.get(key) is None:
+            continue
+        some = True
+        if since and of_load:
+            yield name, NOTHING
+        else:
+            yield name, f"{_number(metrics[key])} {unit}{', when there was traffic' if since else ''}"
+    if not some:
+        return
+    when, health = metrics.get("measuredAt"), condition(obj, "MetricsAvailable")
+    if since:
+        yield "traffic", f"idle since {since} or earlier{f' ({text})' if (text := ago(when, now)) else ''}"
+    elif when:
+        steady = "" if health.get("status") == "False" else "; no value has left 10 % of it since"
+        yield "measured", f"{ago(when, now)}, over the window before{steady}"
+    if health.get("status") == "False":
+        yield "now", f"not measured, {health.get('reason', '')}: {health.get('message', '')}"
 
 
 def _verdict(item: Mapping[str, Any]) -> VerdictLine:
@@ -194,22 +227,3 @@ def _number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def age(text: Any, now: datetime) -> float | None:
-    """Returns the seconds since a time as Kubernetes writes it; None if it is none."""
-    try:
-        then = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
-
-
-def _ago(text: Any, now: datetime) -> str:
-    seconds = age(text, now)
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"

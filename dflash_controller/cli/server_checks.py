@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dflash_controller.api.crd import crd
+from dflash_controller.api.crd import schema
 from dflash_controller.api.names import API_VERSION, KIND
 from dflash_controller.api.patterns import DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME
 from dflash_controller.cli import cel
@@ -49,20 +49,18 @@ def sentence(field: str, message: str) -> str:
 
 def refusals(manifest: Mapping[str, Any]) -> list[Refusal]:
     """Returns what the API server refuses about a manifest of a DFlashDeployment; empty if it accepts it."""
-    schema = _schema()
-    unknown = [Refusal("", f'unknown field "{path}"') for path in _unknown(manifest, schema)]
-    pruned = _without_nulls(manifest, schema)
-    found = [*unknown, *_identity(pruned), *_metadata(pruned.get("metadata")), *_node(pruned, schema, "")]
+    whole = _schema(status="status" in manifest)
+    unknown = [Refusal("", f'unknown field "{path}"') for path in _unknown(manifest, whole)]
+    pruned = _without_nulls(manifest, whole)
+    found = [*unknown, *_identity(pruned), *_metadata(pruned.get("metadata")), *_node(pruned, whole, "")]
     if any(refusal not in unknown for refusal in found):
         return found
-    return [*found, *_rules(_with_defaults(pruned, schema), schema, "")]
+    return [*found, *_rules(_with_defaults(pruned, whole), whole, "")]
 
 
 @cache
-def _schema() -> Mapping[str, Any]:
-    definition = crd({name: engine.owned_flags() for name, engine in ENGINES.items()})
-    schema: Mapping[str, Any] = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return schema
+def _schema(*, status: bool) -> Mapping[str, Any]:
+    return schema({name: engine.owned_flags() for name, engine in ENGINES.items()}, status=status)
 
 
 # Unknown fields

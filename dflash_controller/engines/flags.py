@@ -96,6 +96,10 @@ class Guard:
         """One problem per token that is no flag, an owned flag, or an abbreviation of an owned or checked one."""
         return [problem for i, token in enumerate(tokens) if (problem := self._problem(f"{EXTRA_ARGS}[{i}]", token, release))]
 
+    def reason(self, name: str) -> str:
+        """Returns what decides a flag of the operator, whichever of its names is given; empty for any other flag."""
+        return self.owned.get(name) or self._owned.get(self._option(name)) or ""
+
     def _problem(self, place: str, token: str, release: str) -> Problem | None:
         try:
             name = Flag.parse(token).name

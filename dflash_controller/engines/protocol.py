@@ -148,6 +148,12 @@ class Engine(Protocol):
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """Combinations this release cannot do. Empty means launch() may be called."""
 
+    def unknown_flags(self, arguments: Sequence[str], release: str) -> Sequence[Problem]:
+        """Flags of extraArgs that the parser of the release, or of the nearest older one that was tested, does not take.
+
+        They are not among ``problems()``: a newer release, or an image of one's own, may know them.
+        """
+
     def launch(self, request: LaunchRequest) -> Launch:
         """The command line. Raises ValueError where problems() is not empty."""
 

@@ -10,10 +10,9 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from dflash_controller.api.problem import Problem
 from dflash_controller.engines.protocol import ReleaseProfile
+from dflash_controller.model.data_files import parse_yaml
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:(\.?post|\.?dev|a|b|rc)(\d+))?(?:\+[a-z0-9.]+)?")
 _RANK = {"dev": -4, "a": -3, "b": -2, "rc": -1, "post": 1}
@@ -66,7 +65,7 @@ class Releases:
 
 def read_table(text: str) -> Mapping[str, Releases]:
     """The releases by the engine's name in a spec. Raises ValueError for an entry that contradicts itself or names no version."""
-    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    entries: Mapping[str, Mapping[str, Any]] = parse_yaml(text)
     return MappingProxyType({name: _releases(name, entry) for name, entry in entries.items()})
 
 

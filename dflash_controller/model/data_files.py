@@ -12,4 +12,9 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(package: str, name: str) -> Any:
     """Returns the content of a file of a package, such as ``pairs.yaml`` of ``dflash_controller.catalog``."""
-    return yaml.load(resources.files(package).joinpath(name).read_text(encoding="utf-8"), _LOADER)
+    return parse_yaml(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns the content of such a table."""
+    return yaml.load(text, _LOADER)

@@ -184,7 +184,7 @@ def _too_small(inputs: TunerInputs, comparison: Comparison) -> str:
     if not comparison.varied and forecast.gain_percent < SINGLE_LOAD_PERCENT and not lasting:
         return (
             f"{_gain_text(comparison)}, but only one load was seen so far, which requires {SINGLE_LOAD_PERCENT:g} % "
-            f"or {SINGLE_LOAD_REGRET:g} times the usual regret: {_cost_text(comparison)}"
+            f"or a loss so far of {SINGLE_LOAD_REGRET:g} times what is usually required: {_cost_text(comparison)}"
         )
     if forecast.confidence < LEAST_CONFIDENCE:
         return f"{_gain_text(comparison)}, but with only {forecast.confidence:.0%} confidence that it is faster"
@@ -321,4 +321,4 @@ def _cost_text(comparison: Comparison) -> str:
     stay = "" if benefit.stay_s is None else f"; this load is expected to last {benefit.stay_s:.0f} s"
     needed = f" of the {benefit.needed_s:.0f} s required" if benefit.needed_s else ""
     cost_s = comparison.switching_cost.cost_s
-    return f"switching costs {cost_s:.0f} s of full speed, the regret so far is {benefit.regret_s:.0f} s{needed}{stay}"
+    return f"switching costs {cost_s:.0f} s of full speed, and not switching has cost {benefit.regret_s:.0f} s so far{needed}{stay}"

@@ -165,9 +165,9 @@ def _inputs() -> Rows:
                 nothing=NO_TUNER,
             ),
             lines(
-                "Switching cost and regret",
-                "In seconds of the whole fleet at full speed. A change costs costSeconds; not changing has cost regretSeconds so far; a"
-                f" change is due when regretSeconds reaches neededSeconds. {SHORT_LIVED}",
+                "Cost of switching and of not switching",
+                "In seconds of the whole fleet at full speed. A change costs costSeconds. regretSeconds is what running a slower block size"
+                f" than the best one has cost so far; a change is due when it reaches neededSeconds. {SHORT_LIVED}",
                 "s",
                 numbers("costSeconds|regretSeconds|neededSeconds"),
                 nothing=NO_TUNER,

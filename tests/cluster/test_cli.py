@@ -16,10 +16,12 @@ from dflash_controller.api.names import ANNOTATION_RATES
 from dflash_controller.cli import failures
 from dflash_controller.cli.program import run
 from testbed.cluster import Cluster
+from testbed.traffic.mix import Mix
+from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
 from tests.cluster.conftest import Dflash
 from tests.conftest import StartOperator
-from tests.support.deployment import API_VERSION, JUDGED, Deployment, rollout_spec
+from tests.support.deployment import API_VERSION, JUDGED, PATIENCE_S, Deployment, rollout_spec
 
 OLD, NEW = "a" * 40, "b" * 40
 UNDECIDED = {**JUDGED, "probe": {"prompts": 64, "promptsPerMinute": 1}}
@@ -86,6 +88,14 @@ def test_a_person_follows_and_steers_rollouts(
     assert after > before
     assert f"+          failureThreshold: {after}\n" in told["diff"], "and the start-up budget that it gives it"
 
+    # What runs, what is on trial beside it, and what the tuner waits for.
+    said = dflash("explain", "chat")[1]
+    assert "Where it comes from: " in said
+    assert f"On trial: block size {deployment.revisions()[candidate]['speculation']}, {candidate} (since " in said
+    assert f'the spec asks for it (spec.drafter.revision: "{OLD}" -> "{NEW}")' in said
+    trial = json.loads(dflash("explain", "chat", "-o", "json")[1])["background"]["onTrial"]
+    assert (trial["revision"], trial["origin"]) == (candidate, "User")
+
     # Nobody is there to agree, so nothing is done; --dry-run does nothing either.
     status, out, err = dflash("rollout", "promote", "chat")
     assert (status, "--yes" in err) == (failures.USAGE, True)
@@ -135,6 +145,36 @@ def test_a_person_follows_and_steers_rollouts(
 
     status, out, _ = dflash("explain", "chat")
     assert (status, f"{namespace}/chat: block size" in out) == (0, True)
+    assert "Where it comes from: trained size (active since " in out, "none of these changes was one of the block size"
+
+
+def test_after_the_last_request_status_and_explain_say_idle(
+    start_operator: StartOperator, cluster: Cluster, namespace: str, dflash: Dflash
+) -> None:
+    start_operator(warm_up_seconds="1")
+    deployment = Deployment(cluster, namespace).create(rollout_spec(1))
+    deployment.wait_done()
+
+    def shows(speed: bool) -> bool:
+        metrics = deployment.status().get("metrics") or {}
+        return "acceptanceLength" in metrics and "concurrency" in metrics and (metrics["tokensPerSecond"] > 0) is speed
+
+    mix = Mix({"gsm8k": 1.0}, max_tokens=200, prompt_tokens=24)
+    with ServiceTraffic(cluster, namespace, "chat", model=deployment.get()["spec"]["target"]["model"], concurrency=8, mix=mix):
+        wait_until(lambda: shows(speed=True), "the metrics of traffic", PATIENCE_S)
+        out = dflash("status", "chat")[1]
+        assert "tokens/s, all replicas" in out
+        assert "requests in service per replica" in out
+        assert "idle since" not in out
+    wait_until(lambda: shows(speed=False), "the metrics of no traffic", PATIENCE_S)
+    measured = deployment.status()["metrics"]
+    assert measured["concurrency"] > 0, "the operator keeps it: it is that of an engine that is busy"
+    out = dflash("status", "chat")[1]
+    assert f"idle since {measured['measuredAt']} or earlier" in out
+    assert "tokens per verify step, when there was traffic" in out
+    assert "tokens/s" not in out
+    assert "requests in service" not in out
+    assert f"no traffic since {measured['measuredAt']} or earlier" in dflash("explain", "chat")[1]
 
 
 def test_what_the_cluster_refuses_is_one_sentence(cluster: Cluster, namespace: str, dflash: Dflash, tmp_path: Path) -> None:

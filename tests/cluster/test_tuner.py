@@ -20,6 +20,7 @@ from testbed.simulator_process import SimulatorProcess
 from testbed.traffic.mix import Mix
 from testbed.traffic.service import ServiceTraffic
 from testbed.waiting import wait_until
+from tests.cluster.conftest import Dflash
 from tests.conftest import StartOperator
 from tests.support.deployment import Deployment, Version, followed, played_with, rollout_spec
 from tests.support.releases import default_release
@@ -170,6 +171,7 @@ def test_auto_follows_the_load_through_a_kill_and_holds_while_prometheus_does_no
     cluster: Cluster,
     namespace: str,
     pod_watch: PodWatch,
+    dflash: Dflash,
 ) -> None:
     operator = start_operator(prometheus_url=prometheus.url, **SETTINGS)
     start_operator("elsewhere", namespaces=elsewhere, prometheus_url=prometheus.url, prometheus_matcher="cluster=other", **SETTINGS)
@@ -200,6 +202,13 @@ def test_auto_follows_the_load_through_a_kill_and_holds_while_prometheus_does_no
         prometheus.start()
         deployment.wait_phase("Analyzing", timeout=PATIENCE_S)
         operator.kill()
+        # While nobody changes anything: what runs, what is on trial, and the decision that the freeze has taken the place of.
+        said = dflash("explain", deployment.name)[1]
+        assert "Where it comes from: spec.blockSize (active since " in said
+        assert "On trial: block size 8, " in said
+        assert ": the tuner " in said
+        assert "Last decision (" in said
+        assert "Tuner now: Frozen (decided " in said
         operator.start().wait_to_lead()
         assert deployment.states() == ["Stable", "Candidate"]
         wait_in_force(deployment, "8")
@@ -216,6 +225,9 @@ def test_auto_follows_the_load_through_a_kill_and_holds_while_prometheus_does_no
     assert deployment.states() == ["Retired", "Stable"]
     made, kept = deployment.history(deployment.status()["stableRevision"])
     assert made[:2] == ("Tuner", "Candidate")
+    said = dflash("explain", deployment.name)[1]
+    assert "Where it comes from: tuner (active since " in said
+    assert "spec.blockSize is 16, where the tuner began" in said
     assert kept[1] == "Stable"
     assert not unrest(versions), "what the tuner does is nothing the user waits for"
     assert not breaks(pod_watch.moments(namespace, deployment.name), least=REPLICAS, most=REPLICAS + 1)

@@ -222,7 +222,7 @@ def test_a_panel_of_one_engine_names_it() -> None:
         assert title.endswith(spelled[engine])
 
 
-@pytest.mark.parametrize("title", ["Decisions", "Predicted gain", "Switching cost and regret", "Confidence in the gain"])
+@pytest.mark.parametrize("title", ["Decisions", "Predicted gain", "Cost of switching and of not switching", "Confidence in the gain"])
 def test_numbers_of_a_decision_say_that_the_deciding_one_may_be_missing(title: str) -> None:
     assert SHORT_LIVED in described(only("tuner", title))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dflash_controller.cli import failures, options, printing
+from dflash_controller.cli.times import ago
 
 if TYPE_CHECKING:
     from dflash_controller.cli.explanation import Picture
@@ -29,6 +31,8 @@ kubectl -n dflash-system logs -l app.kubernetes.io/name=dflash-operator --tail=-
 """
 _LOG = (".log", ".json", ".jsonl", ".txt")
 _BAR = 24
+_FROZEN = "Frozen"
+"""The tuner's state while a rollout runs: it then says what it waits for, and no longer what it decided before."""
 
 
 @options.command("explain", _EXAMPLES)
@@ -38,8 +42,11 @@ _BAR = 24
 @options.output
 @options.cluster
 def command(name_or_file: str, deployment: str | None, plot: str | None, output: str, where: Where) -> int:
-    """Explain a block size: the decision, acceptance, step times with the points they were learned from, the expected gain by load, and
-    what would change the decision.
+    """Explain a block size: where it comes from, what is on trial, the last decision, acceptance, step times with the points they were
+    learned from, the expected gain by load, and what would change the decision.
+
+    A block size is set in the spec, or that which the drafter was trained with, or chosen by the tuner. How much slower it is than the best
+    one is said in percent of the best one's speed, as expected at the load of the moment.
 
     NAME reads a deployment: the curve stored with its active revision, load and acceptance of its status. FILE, or - for standard input, is
     the operator's log: every decision in it is listed and made again from what the line holds, and the last one is explained. The status is
@@ -74,7 +81,8 @@ def _of_live(name: str, where: Where) -> Picture:
 
     with Cluster(where) as cluster:
         live = Live.of(cluster, name)
-        return of_live(f"{live.namespace}/{live.name}", live.spec, live.status, live.revision(None), time.time())
+        name = f"{live.namespace}/{live.name}"
+        return of_live(name, live.spec, live.status, live.stored, live.revision(None), live.events, time.time())
 
 
 def _of_log(file: str, deployment: str | None, output: str) -> tuple[Picture, int]:
@@ -118,20 +126,52 @@ def _lines(file: str) -> list[str]:
 
 
 def _print(picture: Picture) -> None:
-    said = picture.said
     load = picture.concurrency
     head = f"{picture.name}: block size {picture.current}" if picture.current > 1 else f"{picture.name}: speculation is off"
     printing.show(head + (f", {load:.1f} requests per replica" if load is not None else ""))
-    if said.state:
-        when = f" (decided {said.at})" if said.at else ""
-        printing.show(f"{said.state}, {said.reason}{when}: {said.message}")
-    else:
-        printing.show("The tuner has not decided anything yet.")
+    if picture.idle_since:
+        printing.show(
+            f"There has been no traffic since {picture.idle_since} or earlier: load and acceptance are those of the last traffic."
+        )
+    _print_background(picture)
+    _print_decision(picture)
     _print_acceptance(picture)
     _print_steps(picture)
     _print_gains(picture)
     if changes := picture.changes():
         printing.show("", "What would change the decision", *(f"  {line}" for line in changes))
+
+
+def _print_background(picture: Picture) -> None:
+    if (found := picture.background) is None:
+        return
+    now, source = datetime.now(UTC), found.source
+    since = f" (active since {source.since}, {ago(source.since, now)})" if source.since else ""
+    printing.show(f"Where it comes from: {source.source}{since}: {source.text}.")
+    if (trial := found.trial) is not None:
+        asked = f" (since {trial.since}, {ago(trial.since, now)})" if trial.since else ""
+        printing.show(f"On trial: block size {trial.block}, {trial.revision}{asked}: {trial.text}.")
+
+
+def _print_decision(picture: Picture) -> None:
+    said, last = picture.said, picture.background.last if picture.background else None
+    when = f" (decided {said.at})" if said.at else ""
+    if said.state == _FROZEN and last is not None:
+        printing.show(f"Last decision ({last.at}, {ago(last.at, datetime.now(UTC))}): {last.reason}: {last.message}")
+    if said.state:
+        name = _FROZEN if said.state == _FROZEN else f"{said.state}, {said.reason}"
+        printing.show(f"{'Tuner now' if said.state == _FROZEN else 'Decision'}: {name}{when}: {said.message}")
+    else:
+        printing.show("The tuner has not decided anything yet.")
+    if (loss := picture.loss()) is None:
+        return
+    block, percent = loss
+    if block == picture.current:
+        printing.show("Slower than the best block size: by 0 %; the active one is expected to be the fastest at this load.")
+    else:
+        printing.show(
+            f"Slower than the best block size: by about {percent:.1f} %; {_title(block)} is expected to be the fastest at this load."
+        )
 
 
 def _print_acceptance(picture: Picture) -> None:

@@ -10,7 +10,7 @@ import click
 
 from dflash_controller.cli import failures, manifests, options, printing
 from dflash_controller.cli.checks import check
-from dflash_controller.cli.resolution import Made, make, operator_defaults
+from dflash_controller.cli.resolution import operator_defaults
 
 if TYPE_CHECKING:
     from dflash_controller.cli.rendered import Container, Rendered
@@ -77,12 +77,12 @@ def _of_file(file: str, name: str | None, settings: Sequence[str], where: Where)
     document, defaults = manifests.deployment(file, name), operator_defaults(settings)
     namespace = where.namespace or document.namespace or "default"
     verdict = check(document.manifest, document.name, namespace, defaults)
-    if verdict.problems:
+    if verdict.made is None:
         listed = "\n  ".join(f"{problem.by}: {problem}" for problem in verdict.problems)
         raise failures.Failure(f"{file} is invalid:\n  {listed}", status=failures.NEGATIVE)
-    made = make(document.manifest, document.name, namespace, defaults)
-    assert isinstance(made, Made), "checked above"
-    return of_spec(made, document.name, namespace, defaults)
+    for problem in verdict.problems:
+        click.echo(f"warning: {problem.by}: {problem}", err=True)
+    return of_spec(verdict.made, document.name, namespace, defaults)
 
 
 def _of_cluster(name: str, revision: str | None, where: Where) -> Rendered:

@@ -1,4 +1,4 @@
-"""``validate FILE…``: what the API server and the operator would say, without a cluster."""
+"""``validate FILE…``: what the API server, the operator and the engine's parser would say, without a cluster."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def command(files: Sequence[str], settings: Sequence[str], strict: bool, output:
     """Check DFlashDeployments in files, without a cluster.
 
     FILE is a YAML or JSON file, a directory, or - for standard input. Says what the API server refuses (fields, types, rules of the
-    CustomResourceDefinition) and what the operator would report as Stalled (catalog, engine releases, flags). Other kinds are skipped.
-    The model hub is not asked, and admission webhooks of your cluster are not known here.
+    CustomResourceDefinition), what the operator would report as Stalled (catalog, engine releases, flags), and which flags of extraArgs the
+    parser of the engine release does not know, with the nearest one that it knows. Where the API server refuses something, the rest is
+    judged all the same, as far as it does not depend on that. A flag that only your own image or a release that was not tested may know is
+    advice. Other kinds are skipped. The model hub is not asked, and admission webhooks of your cluster are not known here.
     """
     defaults = operator_defaults(settings)
     documents = manifests.read(files)

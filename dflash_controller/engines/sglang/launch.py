@@ -24,6 +24,7 @@ from dflash_controller.engines.sglang.names import DP_ATTENTION, DRAFT_BACKEND, 
 from dflash_controller.engines.sglang.probe import SglangReading
 from dflash_controller.engines.sglang.rules import RULES
 from dflash_controller.engines.sglang.state_cache import SLOTS, estimate, held_per_request, slots, slots_per_request
+from dflash_controller.engines.unknown_flags import unknown_flags
 
 _DIST_INIT_PORT = 20000
 _WORKERS_WAIT_SINCE = "0.5.21"
@@ -66,6 +67,10 @@ class SGLang:
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""
         return list(_problems(request))
+
+    def unknown_flags(self, arguments: Sequence[str], release: str) -> Sequence[Problem]:
+        """See Engine."""
+        return list(unknown_flags(GUARD, arguments, release, lambda name: name in RENAMED or _declines(name, release)))
 
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""
@@ -129,13 +134,13 @@ def _arguments(request: LaunchRequest, rank: str) -> tuple[str, ...]:
         return OPTIONS.meaning(name, request.release).option
 
     arguments = merged(compatible(_recommended(request), lambda flags: read(request, merged(flags), OPTIONS), RULES, OPTIONS))
-    return tuple(argument for argument in arguments if not _declines(argument, request))
+    return tuple(argument for argument in arguments if not _declines(argument, request.release))
 
 
-def _declines(argument: str, request: LaunchRequest) -> bool:
+def _declines(argument: str, release: str) -> bool:
     """Whether it turns off a switch that SGLang cannot turn off. It has done its work: the recommended switch is not among the flags."""
     name = argument.partition("=")[0]
-    return name.startswith("--no-") and name not in OPTIONS.known(request.release) and OPTIONS.meaning(name, request.release).off
+    return name.startswith("--no-") and name not in OPTIONS.known(release) and OPTIONS.meaning(name, release).off
 
 
 def _extra(request: LaunchRequest) -> list[Flag]:

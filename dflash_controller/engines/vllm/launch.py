@@ -18,6 +18,7 @@ from dflash_controller.engines.hardware import latent_attention
 from dflash_controller.engines.options import OPTIONS
 from dflash_controller.engines.protocol import RENDERED, Fit, Launch, LaunchRequest, Probes, ReleaseProfile
 from dflash_controller.engines.releases import version
+from dflash_controller.engines.unknown_flags import unknown_flags
 from dflash_controller.engines.vllm.limits import GUARD, OWNED, RELEASES, SCHEDULE_SINCE, SHORT
 from dflash_controller.engines.vllm.memory import estimate, graph_memory, held_per_request
 from dflash_controller.engines.vllm.metrics import METRIC_SCHEMA
@@ -62,6 +63,10 @@ class VLLM:
     def problems(self, request: LaunchRequest) -> Sequence[Problem]:
         """See Engine."""
         return list(_problems(request))
+
+    def unknown_flags(self, arguments: Sequence[str], release: str) -> Sequence[Problem]:
+        """See Engine."""
+        return list(unknown_flags(GUARD, arguments, release, lambda name: False))
 
     def fit(self, request: LaunchRequest) -> Fit | None:
         """See Engine."""

@@ -22,6 +22,7 @@ from dflash_controller.engines import ENGINES
         ("self.a.all(x, x <= 3)", {"a": [1, 2, 4]}, False),
         ("self.a.exists_one(x, x == 4)", {"a": [4, 4]}, False),
         ("self.a.filter(x, x > 1)[0]", {"a": [1, 2, 4]}, 2),
+        ("self.a.map(x, x + 1)", {"a": [1, 2]}, [2, 3]),
         ("self.all(k, !k.startsWith('x/') && !(k in ['a', 'b']))", {"c": 1}, True),
         ("self['a'].split('=')[0] + '!'", {"a": "b=c"}, "b!"),
         (r"self.matches(r'^[\p{L}]+$')", "ü", True),
@@ -36,7 +37,7 @@ def test_expressions(expression: str, value: Any, result: Any) -> None:
     assert evaluate(expression, value) == result
 
 
-@pytest.mark.parametrize("expression", ["self.map(x, x)", "timestamp(self)", "self ~ 1", "(self", "self.a.all(", "has(1)", "1 1"])
+@pytest.mark.parametrize("expression", ["self.reduce(x, x)", "timestamp(self)", "self ~ 1", "(self", "self.a.all(", "has(1)", "1 1"])
 def test_what_is_not_known_is_an_error_and_not_true(expression: str) -> None:
     with pytest.raises(CelError) as refused:
         evaluate(expression, {"a": []})

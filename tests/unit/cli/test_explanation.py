@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dflash_controller.api.speculation import Fixed
 from dflash_controller.cli import explanation, plots
 from dflash_controller.cli.explanation import Picture
 from dflash_controller.cli.failures import NEGATIVE, OK, USAGE
@@ -30,6 +32,24 @@ def test_the_gain_at_the_load_of_the_decision_is_the_decisions_own() -> None:
     assert found.concurrency == 32.0
     assert found.gains(32.0)[8] == pytest.approx(float(found.said.numbers["gainPercent8"]), abs=0.01)
     assert found.gains(32.0)[16] == 0.0
+
+
+def test_the_loss_is_how_much_slower_the_active_block_size_is_than_the_best() -> None:
+    found = picture()
+    gain = found.gains(32.0)[8]
+    assert gain > 0
+    assert found.loss() == (8, pytest.approx(100 * gain / (100 + gain)))
+    assert picture(speculation=Fixed(8)).loss() == (8, 0.0)
+
+
+def test_what_is_printed_says_loss_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "operator.log"
+    log.write_text(json.dumps(entry()), encoding="utf-8")
+    assert run(["explain", str(log)]) == OK
+    out = capsys.readouterr().out
+    assert re.search(r"Slower than the best block size: by about \d+\.\d %; block 8 is expected to be the fastest at this load", out)
+    assert "and not switching has cost " in out
+    assert "regret" not in out.replace("regretSeconds", "")
 
 
 def test_acceptance_says_what_is_measured_and_what_is_inferred() -> None:

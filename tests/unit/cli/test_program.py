@@ -20,7 +20,15 @@ from dflash_controller.model.fetch_progress import PORT
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "dflash.yaml")
 INVALID = str(ROOT / "tests" / "api" / "invalid" / "engine-unknown.yaml")
-HEAVY = ("kubernetes", "aiohttp", "matplotlib", "kopf", "dflash_controller.runtime", "dflash_controller.cluster")
+HEAVY = (
+    "kubernetes",
+    "aiohttp",
+    "matplotlib",
+    "kopf",
+    "dflash_controller.runtime",
+    "dflash_controller.cluster",
+    "dflash_controller.api.status",
+)
 
 
 def every_command() -> list[tuple[str, ...]]:
@@ -159,7 +167,7 @@ def test_a_defect_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Traceback" not in err
 
 
-def test_validate_and_render_do_not_wait_for_a_client_of_the_api_server() -> None:
+def test_validate_and_render_do_not_wait_for_what_they_do_not_need() -> None:
     code = (
         "import sys; from dflash_controller.cli.program import run; "
         f"codes = [run([verb, {EXAMPLE!r}]) for verb in ('validate', 'render')]; "

@@ -63,6 +63,40 @@ def test_metrics_that_are_not_known_are_left_out() -> None:
     assert "block size" not in shown
 
 
+BUSY = {
+    "acceptanceLength": 5.73,
+    "tokensPerSecond": 800.0,
+    "stepTimeMilliseconds": 19.1,
+    "concurrency": 12.0,
+    "measuredAt": "2026-11-29T09:00:00Z",
+}
+
+
+def test_measured_values_say_of_which_time_they_are() -> None:
+    shown = dict(screen.facts(deployment(metrics=BUSY), NOW))
+    assert shown["speed"] == "800 tokens/s, all replicas"
+    assert shown["concurrency"] == "12 requests in service per replica"
+    assert shown["measured"] == "3 h ago, over the window before; no value has left 10 % of it since"
+    assert "traffic" not in shown
+    blind = {"type": "MetricsAvailable", "status": "False", "reason": "PrometheusUnreachable", "message": "It does not answer"}
+    shown = dict(screen.facts(deployment(metrics=BUSY, conditions=[blind]), NOW))
+    assert shown["measured"] == "3 h ago, over the window before"
+    assert shown["now"] == "not measured, PrometheusUnreachable: It does not answer"
+
+
+@pytest.mark.parametrize("zero", ["tokensPerSecond", "concurrency"])
+def test_an_idle_deployment_shows_no_load_of_another_time(zero: str) -> None:
+    idle = deployment(metrics={**BUSY, zero: 0.0})
+    shown = dict(screen.facts(idle, NOW))
+    assert (shown["speed"], shown["concurrency"]) == ("-", "-")
+    assert shown["acceptance"] == "5.73 tokens per verify step, when there was traffic"
+    assert shown["step time"] == "19.1 ms per verify step, when there was traffic"
+    assert shown["traffic"] == "idle since 2026-11-29T09:00:00Z or earlier (3 h ago)"
+    assert "measured" not in shown
+    assert screen.row(idle)[4:6] == ["-", "-"]
+    assert screen.row(deployment(metrics=BUSY))[4:6] == ["5.73", "800"]
+
+
 def test_what_runs_is_that_of_the_active_revision_and_not_of_the_spec() -> None:
     runs = {"target": {"model": "Qwen/Qwen3.5-9B"}, "blockSize": 16}
     stable = read(stored("raaaaaaa", 1, RevisionState.STABLE, runs))

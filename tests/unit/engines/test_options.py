@@ -11,6 +11,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.flags import Guard, merge, parsed
 from dflash_controller.engines.options import OPTIONS, Meaning
 from dflash_controller.engines.sglang.limits import GUARD as SGLANG
+from dflash_controller.engines.sglang.names import RENAMED
 from dflash_controller.engines.sglang.rules import CHECKED as SGLANG_CHECKED
 from dflash_controller.engines.vllm.limits import GUARD as VLLM
 from dflash_controller.engines.vllm.rules import CHECKED as VLLM_CHECKED
@@ -149,3 +150,24 @@ def test_keys_after_a_dot_keep_their_underscores() -> None:
     base = request("vllm", default_release("vllm"), "Qwen/Qwen3.5-35B-A3B", 1)
     launched = ENGINES["vllm"].launch(dataclasses.replace(base, extra_args=("--hf_overrides.rope_theta=1000000",)))
     assert "--hf-overrides.rope_theta=1000000" in launched.args
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_a_flag_is_unknown_where_the_release_s_parser_refuses_its_name(name: str) -> None:
+    engine, _, release = name.partition("-")
+    real = parser(name)
+    tried = {True: 0, False: 0}
+    elsewhere = OPTIONS[engine].anywhere.keys() - real._option_string_actions.keys() - RENAMED.keys()
+    for full in (*sorted(real._option_string_actions)[::7], *sorted(elsewhere)):
+        if not full.startswith("--") or full == "--help":
+            continue
+        for written in (full, full[:-1], full[:-3], f"{full}x", full.replace("e", "ee", 1)):
+            if len(written) <= len("--x"):
+                continue
+            begun = {id(action) for other, action in real._option_string_actions.items() if other.startswith(written)}
+            takes = written in real._option_string_actions or len(begun) == 1
+            found = ENGINES[engine].unknown_flags([f"{written}=1"], release)
+            tried[takes] += 1
+            left_away = engine == "sglang" and written.startswith("--no-")
+            assert left_away or bool(found) is not takes, (written, [str(problem) for problem in found])
+    assert min(tried.values()) > 20
