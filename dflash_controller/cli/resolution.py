@@ -86,4 +86,6 @@ def advice(made: Made) -> list[str]:
         )
     if resolved.nodes > 1:
         found.append("spec.parallelism.nodes: the cluster needs LeaderWorkerSet 0.9 or later")
+    if made.spec.accelerator.rdma is not None:
+        found.append("spec.accelerator.rdma: pods get the capability IPC_LOCK, which needs a namespace of the privileged level")
     return found

@@ -110,6 +110,13 @@ def test_where_the_engine_may_know_the_flag_it_is_advice(more: dict[str, str]) -
     assert any("has no flag --no-such-flag" in text for text in made.advice)
 
 
+def test_rdma_needs_a_namespace_that_takes_its_capability() -> None:
+    groups = {"parallelism": {"tensor": 16, "nodes": 2}}
+    rdma = {"accelerator": {"rdma": {"resource": "rdma/hca_shared_devices_a", "count": 1}}}
+    assert not any("IPC_LOCK" in text for text in verdict(groups).advice)
+    assert any("IPC_LOCK" in text for text in verdict({**groups, **rdma}).advice)
+
+
 def test_flags_that_the_operator_translates_or_takes_off_are_known() -> None:
     """SGLang cannot turn off what ``--no-trust-remote-code`` is about, so the operator leaves both away."""
     engine = ENGINES["sglang"]
