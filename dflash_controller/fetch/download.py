@@ -7,18 +7,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from dflash_controller.fetch.failures import FetchError
-from dflash_controller.fetch.hub import CHUNK, Hub, TransientError
+from dflash_controller.fetch.hub import Hub, TransientError
 from dflash_controller.fetch.progress import Progress
 from dflash_controller.fetch.selection import File, Wanted
 from dflash_controller.fetch.storage import Place, is_fetched, part_of, storage_errors, sync
+from dflash_controller.fetch.threads import STOPPED, run_all
 from dflash_controller.model.fetch_report import FetchReason
 
+CHUNK = 256 * 1024
+"""Bytes that are read from the disk at once."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
@@ -73,7 +76,7 @@ class Patience:
                 delay = min(max(pause, error.retry_after or 0), max(self.limit_s - since, 0.1))
                 log(f"{what}: {error}. Retries in {delay:.0f} s")
                 if self.stopped.wait(delay):
-                    raise FetchError(FetchReason.INTERRUPTED, "Stopped by a signal; the next attempt continues") from error
+                    raise FetchError(FetchReason.INTERRUPTED, STOPPED) from error
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
@@ -97,16 +100,7 @@ class Download:
             if not is_fetched(place, file):
                 todo.setdefault(file.digest, []).append(file)
         largest_first = sorted(todo.values(), key=lambda group: -group[0].size)
-        with ThreadPoolExecutor(max(parallel, 1), thread_name_prefix="fetch") as pool:
-            running = [pool.submit(self._group, place, group) for group in largest_first]
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            failed = [future for future in done if future.exception() is not None]
-            if failed:
-                for future in running:
-                    future.cancel()
-                self.stopped.set()
-        for future in sorted(failed, key=lambda found: _is_interruption(found.exception())):
-            future.result()
+        run_all([partial(self._group, place, group) for group in largest_first], parallel, self.stopped)
 
     def _group(self, place: Place, group: Sequence[File]) -> None:
         """Fetches one content, and gives it all its names: a repository may hold a file twice."""
@@ -114,6 +108,7 @@ class Download:
         part = part_of(place, first)
         with storage_errors(place.into):
             self._complete(place.wanted, first, part, place.hub_cache / first.digest)
+            self.may_write()
             sync(part)
             for other in others:
                 _link(part, place.files / other.path)
@@ -166,7 +161,7 @@ class Download:
     def may_write(self) -> None:
         """Raises FetchError if the program was told to stop or has lost the lock."""
         if self.stopped.is_set():
-            raise FetchError(FetchReason.INTERRUPTED, "Stopped by a signal; the next attempt continues")
+            raise FetchError(FetchReason.INTERRUPTED, STOPPED)
         self.check()
 
 
@@ -179,6 +174,8 @@ class _Content:
     file: File
     stream: BinaryIO
     offset: int = 0
+    furthest: int = 0
+    """The largest offset that was reached: only bytes beyond it are progress. A server may begin at 0 again for ever."""
     digest: Digest = field(init=False)
 
     def __post_init__(self) -> None:
@@ -193,23 +190,28 @@ class _Content:
             self.offset += len(chunk)
 
     def receive(self) -> None:
-        """Makes one request from the offset on. Raises TransientError if it ends early; what arrived is kept."""
-        with self.download.hub.content(self.wanted, self.file, self.offset) as (begins, chunks):
+        """Makes one request from the offset on. Raises TransientError if the answer ends early; what arrived is kept."""
+        with self.download.hub.content(self.wanted, self.file, self.offset) as (begins, ends, chunks):
             if begins != self.offset:
                 self.download.progress.moved(-self.offset)
                 self.digest, self.offset = digest_of(self.file), 0
             self.stream.seek(self.offset)
             self.stream.truncate()
-            before = self.offset
             for chunk in chunks:
-                self.download.may_write()
-                self.stream.write(chunk)
-                self.digest.update(chunk)
-                self.offset += len(chunk)
-                self.download.patience.arrived()
-                self.download.progress.received(len(chunk))
-            if self.offset == before:
-                raise TransientError("the answer is empty")
+                self._take(chunk[: ends - self.offset])
+                if self.offset == ends:
+                    return
+        raise TransientError(f"the answer ended after {self.offset - begins} of {ends - begins} bytes")
+
+    def _take(self, chunk: bytes) -> None:
+        self.download.may_write()
+        self.stream.write(chunk)
+        self.digest.update(chunk)
+        self.offset += len(chunk)
+        self.download.progress.received(len(chunk))
+        if self.offset > self.furthest:
+            self.furthest = self.offset
+            self.download.patience.arrived()
 
 
 def _link(source: Path, target: Path) -> None:
@@ -225,7 +227,3 @@ def _link(source: Path, target: Path) -> None:
                 write.write(chunk)
         sync(partial)
         partial.replace(target)
-
-
-def _is_interruption(error: BaseException | None) -> bool:
-    return isinstance(error, FetchError) and error.reason is FetchReason.INTERRUPTED

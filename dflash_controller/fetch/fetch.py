@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dflash_controller.fetch.download import Download, Patience
@@ -23,6 +24,7 @@ from dflash_controller.fetch.storage import (
     remove,
     storage_errors,
 )
+from dflash_controller.fetch.threads import run_all
 from dflash_controller.fetch.users import prune, record
 from dflash_controller.model.fetch_progress import in_units
 from dflash_controller.model.fetch_report import FetchReason
@@ -93,7 +95,7 @@ class Fetch:
     def _fetch_locked(self, hub: Hub, patience: Patience, places: Sequence[Place], held: Sequence[Lock]) -> None:
         listed: list[tuple[Place, list[File]]] = []
         for place in places:
-            everything = patience.call(f"the file list of {place.wanted}", self._log, lambda: hub.files(place.wanted))  # noqa: B023
+            [everything] = run_all([partial(self._list, hub, patience, place.wanted)], 1, self._stopped)
             files = self._settings.patterns.select(everything)
             if not files:
                 raise FetchError(FetchReason.MODEL_NOT_FOUND, f"No file of {place.wanted} matches the patterns. Check --allow and --ignore")
@@ -117,6 +119,9 @@ class Fetch:
             self._drop_strangers(place, files)
             publish(place, Manifest(place.wanted.model, place.wanted.commit, tuple(files), self._settings.patterns))
             self._log(f"{place.wanted} is complete in {place.final} ({in_units(total)})")
+
+    def _list(self, hub: Hub, patience: Patience, wanted: Wanted) -> list[File]:
+        return patience.call(f"the file list of {wanted}", self._log, partial(hub.files, wanted))
 
     def _drop_strangers(self, place: Place, files: Sequence[File]) -> None:
         """Deletes staged files that an earlier run with other patterns has left."""

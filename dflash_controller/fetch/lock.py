@@ -191,7 +191,11 @@ class Lock:
     def _write(self, owner: str | None = None) -> Path:
         """Writes a lease to a file of its own. It gets its name when it is whole."""
         path = self.path.with_name(f"{self.path.name}-new-{self.owner.replace('/', '.')}")
-        path.write_text(json.dumps({"owner": self.owner if owner is None else owner, "kernel": self._kernel, "beats": self._beats}))
+        try:
+            path.write_text(json.dumps({"owner": self.owner if owner is None else owner, "kernel": self._kernel, "beats": self._beats}))
+        except OSError:
+            path.unlink(missing_ok=True)  # A full storage: the next attempt has another name, so this file would stay.
+            raise
         return path
 
     def _renew_until_end(self) -> None:

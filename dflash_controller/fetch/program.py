@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,14 @@ EPILOG = f"""The environment: HF_ENDPOINT, HF_TOKEN_PATH or HF_TOKEN, HTTPS_PROX
 {LIMIT_VARIABLE} (bytes that DIR may hold). Exit codes: {_CODES}"""
 
 
+def duration(text: str) -> float:
+    """Returns a number that is finite and not negative. Raises ValueError."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(text)
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("dflash-fetch", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
     made.add_argument("--model", action="append", default=[], metavar="OWNER/NAME@COMMIT", help="a model to fetch; may be repeated")
@@ -33,13 +42,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--deployment", metavar="NAMESPACE/NAME", help="who uses the models: recorded beside them")
     made.add_argument("--prune", action="store_true", help="delete models that --deployment used and nobody uses any more")
     made.add_argument("--keep", action="append", default=[], metavar="OWNER/NAME@COMMIT", help="with --prune: models still in use")
-    made.add_argument("--unused-hours", type=float, default=24, metavar="H", help="with --prune: time since the last use (default: 24)")
+    made.add_argument("--unused-hours", type=duration, default=24, metavar="H", help="with --prune: time since the last use (default: 24)")
     made.add_argument("--parallel", type=int, default=4, metavar="N", help="files fetched at once (default: %(default)s)")
-    made.add_argument("--retry-seconds", type=float, default=600, metavar="S", help="time without a byte after which it gives up")
+    made.add_argument("--retry-seconds", type=duration, default=600, metavar="S", help="time without a byte after which it gives up")
     made.add_argument(
-        "--lease-seconds", type=float, default=60, metavar="S", help="time after which a silent owner on another node is dead"
+        "--lease-seconds", type=duration, default=60, metavar="S", help="time after which a silent owner on another node is dead"
     )
-    made.add_argument("--progress-seconds", type=float, default=10, metavar="S", help="time between two log lines of a download")
+    made.add_argument("--progress-seconds", type=duration, default=10, metavar="S", help="time between two log lines of a download")
     made.add_argument("--listen", type=int, metavar="PORT", help="serve the progress as JSON at http://POD:PORT/progress")
     made.add_argument("--log-format", choices=("text", "json"), default="text")
     made.add_argument("--termination-log", type=Path, default=Path(TERMINATION_LOG), metavar="FILE", help="gets one JSON object at the end")

@@ -12,7 +12,10 @@ from typing import Any
 
 from dflash_controller.model.hub import directory_of, is_commit
 
+MANIFEST = ".dflash.json"
+"""What a published directory says of itself. A file of this name in a repository, whose content was published from here, is not fetched."""
 MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 IGNORED = ("original/*", "metal/*", ".gitattributes")
 """Second copies of the weights in another format (Meta's, OpenAI's for Apple). vLLM skips ``original/**/*`` as well."""
 IGNORED_BESIDE_SAFETENSORS = ("pytorch_model*.bin", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf", "*.onnx", "onnx/*", "openvino/*")
@@ -72,7 +75,8 @@ class Patterns:
 
     def select(self, files: Sequence[File]) -> list[File]:
         """Returns the files to fetch, in the order of their paths."""
-        allowed = [file for file in files if not self.allow or _matches(file.path, self.allow)]
+        own = [file for file in files if PurePosixPath(file.path).parts[0] != MANIFEST]
+        allowed = [file for file in own if not self.allow or _matches(file.path, self.allow)]
         ignored = self.ignore
         if ignored is None:
             safetensors = any(PurePosixPath(file.path).suffix == ".safetensors" and "/" not in file.path for file in allowed)
@@ -82,6 +86,11 @@ class Patterns:
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(path, pattern + "*" if pattern.endswith("/") else pattern) for pattern in patterns)
+
+
+def is_digest(text: object) -> bool:
+    """Returns whether this is a SHA-1 or SHA-256 in hexadecimal digits. Contents on their way are stored under that name."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def is_safe(path: str) -> bool:

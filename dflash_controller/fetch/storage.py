@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_controller.fetch.failures import FetchError
-from dflash_controller.fetch.selection import File, Manifest, Patterns, Wanted, parse_manifest
+from dflash_controller.fetch.selection import MANIFEST, File, Manifest, Patterns, Wanted, parse_manifest
 from dflash_controller.model.fetch_progress import in_units
 from dflash_controller.model.fetch_report import FetchReason
 
-MANIFEST = ".dflash.json"
 INDEX = "model.safetensors.index.json"
 RESERVE = 64 * 1024 * 1024
 """Bytes that stay free: a file system needs some for its own records."""
@@ -90,6 +89,12 @@ def storage_errors(into: Path) -> Iterator[None]:
                 FetchReason.STORAGE_NOT_WRITABLE,
                 f"The storage {into} cannot be written ({error.strerror}: {error.filename}) by user {os.getuid()}, group {os.getgid()}. "
                 "Mount it writable and give that user or group the directory, or fetch the weights beforehand",
+            ) from error
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP):
+            raise FetchError(
+                FetchReason.STORAGE_NOT_WRITABLE,
+                f"{error.filename2 or error.filename} in the storage {into} is in the way ({error.strerror}): a file or link is "
+                "where a directory belongs, or the other way round. Remove it",
             ) from error
         raise
 

@@ -60,6 +60,18 @@ class HubServer:
     """Status codes of the next answers, first to last."""
     missing: set[str] = field(default_factory=set)
     """Listed paths that answer 404."""
+    relist: Callable[[list[dict[str, Any]]], object] = lambda siblings: None
+    """Changes the list of files before it is sent."""
+    page: str | None = None
+    """An HTML page in place of each file's content, with status 200, as a proxy sends it."""
+    lists_page: bool = False
+    """The page comes in place of the list too."""
+    tells_length: bool = True
+    """Whether answers with a file say how long they are."""
+    surplus: int = 0
+    """Bytes that follow each file."""
+    trickles: bool = False
+    """Sends byte by byte, a few a second, without end."""
     requests: list[Request] = field(default_factory=list)
     listings: int = 0
     on_bytes: Callable[[], None] = lambda: None
@@ -128,6 +140,9 @@ class HubServer:
                 if len(body) >= LFS_FROM:
                     sibling["lfs"] = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}
             siblings.append(sibling)
+        self.relist(siblings)
+        if self.lists_page:
+            return web.Response(text=self.page or "", content_type="text/html")
         return web.json_response({"id": model, "sha": COMMIT, "siblings": siblings})
 
     async def _resolve(self, request: web.Request) -> web.StreamResponse:
@@ -146,8 +161,10 @@ class HubServer:
             return web.Response(headers=headers | {"Content-Length": str(len(body))})
         if path in self.corrupted:
             body = bytes([body[0] ^ 1]) + body[1:]
+        if self.page is not None:
+            body, headers["Content-Type"] = self.page.encode(), "text/html"
         begins, ends = 0, len(body)
-        if "Range" in request.headers and not self.ignores_ranges:
+        if "Range" in request.headers and not self.ignores_ranges and self.page is None:
             first, _, last = request.headers["Range"].removeprefix("bytes=").partition("-")
             begins, ends = int(first), min(int(last) + 1 if last else ends, ends)
             headers["Content-Range"] = f"bytes {begins}-{ends - 1}/{len(body)}"
@@ -155,9 +172,19 @@ class HubServer:
         record = Request(path, begins, given)
         self.requests.append(record)
         response = web.StreamResponse(status=206 if "Content-Range" in headers else 200, headers=headers)
-        response.content_length = ends - begins
+        if self.tells_length:
+            response.content_length = ends - begins
+        else:
+            response.enable_chunked_encoding()
         await response.prepare(request)
+        while self.trickles:
+            await response.write(body[record.sent : record.sent + 1])
+            record.sent += 1
+            self.on_bytes()
+            await asyncio.sleep(0.1)
         step = 64 * 1024
+        body += bytes(self.surplus)
+        ends += self.surplus
         for at in range(begins, ends, step):
             if self.cut_after is not None and at - begins >= self.cut_after:
                 assert request.transport is not None

@@ -180,3 +180,14 @@ def test_an_owner_that_cannot_renew_stops_before_it_is_taken_over(tmp_path: Path
     first.renew()
     first.check()
     first.release()
+
+
+def test_a_full_storage_leaves_no_half_written_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        lock(tmp_path).acquire()
+    assert {path.name for path in tmp_path.iterdir()} == {"lock"}
