@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from testbed import binaries, workspace
 from testbed.cluster import Cluster
+from testbed.leader_worker_set.processes import LeaderWorkerSets
 from testbed.nodes import NodePool
 from testbed.prometheus import Prometheus
 
@@ -45,6 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     for command in (up, down):
         command.add_argument("--name", default=_DEFAULT_NAME, help="name of the cluster (default %(default)s)")
 
+    groups = commands.add_parser("leader-worker-set", help="add LeaderWorkerSet to the cluster of KUBECONFIG")
+    groups.add_argument("--real", action="store_true", help="the real controller, not a stand-in for it (built on first use)")
+    groups.set_defaults(run=_leader_worker_set)
+
     status = commands.add_parser("status", help="list the clusters of this user")
     status.add_argument("--name", help="only this one")
     status.set_defaults(run=_status)
@@ -78,6 +85,16 @@ def _up(parsed: argparse.Namespace) -> int:
 def _down(parsed: argparse.Namespace) -> int:
     Cluster.attach(parsed.name).stop()
     print(f"cluster {parsed.name} is gone")
+    return 0
+
+
+def _leader_worker_set(parsed: argparse.Namespace) -> int:
+    config = os.environ.get("KUBECONFIG", "")
+    found = [one for one in workspace.existing() if config and Path(config).is_relative_to(one.directory)]
+    if not found:
+        raise workspace.WorkspaceError("KUBECONFIG names no cluster of the test bed: copy the lines that `make playground` printed")
+    LeaderWorkerSets(Cluster.attach(found[0].name), real=parsed.real).start()
+    print("LeaderWorkerSet is installed")
     return 0
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from subprocess import SubprocessError
 from typing import Any
 
+from dflash_controller import __version__
 from testbed.cluster import Cluster
 from testbed.gates import each_gate
 from testbed.narration import Teller, show, step
+from testbed.nodes import NodePool
 from testbed.operator_process import OperatorProcess, install_chart
 from testbed.prometheus import Prometheus
 from testbed.simulator_process import SimulatorProcess
@@ -24,6 +26,10 @@ SETTINGS: Mapping[str, str] = {
     "tuning_slot_seconds": "5",
 }
 """Settings of the operator with seconds instead of the usual minutes."""
+ON_CLUSTERS: Mapping[str, str] = {"allowed_host_paths": "/mnt/models", "fetch_image": f"dflash-operator:{__version__}"}
+"""What an install with the chart sets beside them, as the tutorials have it."""
+POOLS = (NodePool("b200", 8, resources={"rdma/hca_shared_devices_a": "8"}), NodePool("cpu", 1, gpus=0))
+"""Nodes for all of examples/clusters."""
 TUNING: Mapping[str, Any] = {"window": "5s", "minDwell": "5s", "maxChangesPerDay": 100, "minGainPercent": 3}
 """The same for ``spec.tuning``."""
 ROLLOUT: Mapping[str, Any] = {
@@ -66,7 +72,7 @@ def world(*, name: str | None = None, log_format: str = "text", kept: Callable[[
     with ExitStack() as stack:
         with step("Start Kubernetes, Prometheus, the engine simulator and the operator on this machine", "10 s"):
             clock = Teller()
-            cluster = stack.enter_context(Cluster(name))
+            cluster = stack.enter_context(Cluster(name, POOLS))
             clock.tell("API server, controllers, scheduler; 8 nodes with 8 (pretended) B200 GPUs each")
             prometheus = Prometheus(cluster, scrape_interval_s=1.0).start()
             clock.tell("Prometheus")
@@ -74,7 +80,7 @@ def world(*, name: str | None = None, log_format: str = "text", kept: Callable[[
             clock.tell("engine simulator: plays the engine of every pod")
             install_chart(cluster)
             clock.tell("helm install charts/dflash-operator: CustomResourceDefinition, ServiceAccount, RBAC")
-            settings = {**SETTINGS, "log_format": log_format, "prometheus_url": prometheus.url}
+            settings = {**SETTINGS, **ON_CLUSTERS, "log_format": log_format, "prometheus_url": prometheus.url}
             operator = OperatorProcess(cluster, settings).start().wait_to_lead()
             clock.tell("operator, running as that ServiceAccount")
         running = World(cluster, prometheus, simulator, operator)

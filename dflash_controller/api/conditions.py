@@ -232,7 +232,8 @@ REASONS: Mapping[Reason, ReasonDoc] = {
     ),
     Reason.UNSCHEDULABLE: ReasonDoc(
         "No node accepts an engine pod, for another reason than accelerators. The pod stays pending and starts when a node accepts it.",
-        "The message is the scheduler's: fix what it names.",
+        "The message is the scheduler's: fix what it names. If no node matches the selector, compare spec.accelerator.product with the "
+        "label nvidia.com/gpu.product of your nodes.",
     ),
     Reason.SCHEDULING_GATED: ReasonDoc(
         "A queue, for instance Kueue, has not admitted an engine pod yet. The pod stays pending.",

@@ -143,7 +143,8 @@ def _storage(storage: Storage | None, roots: Sequence[str]) -> Iterator[Problem]
         yield Problem(
             "spec.storage.hostPath.path",
             f"{storage.host_path.path} is not below a directory that the operator's settings allow",
-            f"{where}, or have the operator's setting DFLASH_ALLOWED_HOST_PATHS extended.",
+            f"{where}, or have {storage.host_path.path} added to the chart's value settings.allowedHostPaths (without the chart "
+            "DFLASH_ALLOWED_HOST_PATHS).",
         )
 
 

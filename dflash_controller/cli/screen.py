@@ -86,7 +86,8 @@ def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None)
     ]
     found += _measured(obj, metrics, now)
     if tuning:
-        found.append(("tuner", f"{tuning.get('state')}, {tuning.get('reason')}: {tuning.get('message', '')}"))
+        state = ", ".join(dict.fromkeys(str(tuning.get(key)) for key in ("state", "reason")))
+        found.append(("tuner", f"{state}: {tuning.get('message', '')}"))
     return [(name, value) for name, value in found if value]
 
 
@@ -108,7 +109,7 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
         return ""
     phase = found.get("phase", "")
     when = found.get("startedAt") if phase in _UNFINISHED else found.get("finishedAt") or found.get("startedAt")
-    reason = f" ({found['reason']})" if found.get("reason") else ""
+    reason = f" ({found['reason']})" if found.get("reason") not in (None, "", phase) else ""
     message = f": {found['message']}" if found.get("message") else ""
     return f"{phase}{reason} {found.get('revision', '')}, {ago(when, now) or 'now'}{message}"
 

@@ -168,16 +168,18 @@ class Reader:
     async def catch_up(self, kind: Kind, namespace: str | None) -> frozenset[Key]:
         """Lists a kind whose watch may have missed something. Returns the deployments for which the store had.
 
-        These are all deployments if it is an optional kind that is served since a short time: it was not when kinds were looked for.
+        These are all deployments if an optional kind is served since a short time, this one or another: it was not when kinds were looked
+        for.
         """
         if not kind.optional or kind in self._found:
             return await self.relist(kind, namespace)
+        before = self._found
         await self.discover()
-        if kind not in self._found:
-            return frozenset()
-        for scope in self._scopes:
-            await self.relist(kind, scope)
-        return self._store.keys()
+        changed = before ^ self._found
+        for other in sorted(changed, key=lambda kind: kind.name):
+            for scope in self._scopes:
+                await self.relist(other, scope)
+        return self._store.keys() if changed else frozenset()
 
     def _note_failure(self, place: tuple[Kind, str | None], error: ApiError) -> None:
         before = self._failures.get(place)

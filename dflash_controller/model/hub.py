@@ -70,7 +70,7 @@ def why(answer: Absent | Error) -> str:
     return answer.reason if isinstance(answer, Absent) else answer.message
 
 
-OFF = Absent("the operator asks no hub (DFLASH_HUGGING_FACE_ENDPOINT is off)")
+OFF = Absent("the operator asks no hub (the chart's huggingFace.endpoint, or DFLASH_HUGGING_FACE_ENDPOINT, is off)")
 
 
 @dataclass(frozen=True, slots=True)

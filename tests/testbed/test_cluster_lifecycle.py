@@ -137,6 +137,17 @@ def test_a_cluster_left_running_stays_until_it_is_taken_down(capsys: pytest.Capt
     assert main(["down", "--name", name]) == 1
 
 
+@pytest.mark.parametrize("kubeconfig", [None, "/nowhere/kubeconfig"])
+def test_leader_worker_sets_are_added_to_a_cluster_of_the_test_bed_only(
+    kubeconfig: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    assert main(["leader-worker-set"]) == 1
+    assert "KUBECONFIG names no cluster of the test bed" in capsys.readouterr().err
+
+
 def test_reset_leaves_nodes_and_stages_as_they_were_and_no_workload(second: Cluster) -> None:
     namespace = second.create_namespace()
     second.apply_yaml({**TOLERANT, "metadata": {"name": "stuck", "annotations": {"sim/frozen": "true"}}}, namespace)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dflash_controller.api import names
 from dflash_controller.api.conditions import Reason
 from dflash_controller.model.snapshot import Object, Pod
-from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of
+from dflash_controller.planning.replicas.count import LEADER_WORKER_SET, revision_of, template_of
 from dflash_controller.planning.state import pod_trouble_cases as cases
 from dflash_controller.planning.state import steady_text
 from dflash_controller.planning.state.engine_exits import TERMINAL_RESTARTS, crash_loop_after, exits, pods_of
@@ -26,6 +26,8 @@ ENDED_S = 300.0
 """Seconds from its creation in which a pod that a node refused speaks for its successor."""
 WORKERS_S = 60.0
 """Seconds in which the leaders of a new workload, and after its leader the workers of a group, are created."""
+_NO_SUCH_NODE = "didn't match Pod's node affinity/selector"
+"""The scheduler's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def _of_pod(state: ReconcileState, pod: Pod) -> Trouble | None:
     if pod.phase == "Failed":
         return _ended(pod)
     if pod.unschedulable:
-        return _unscheduled(pod)
+        return _unscheduled(state, pod)
     if arrives(state, pod):
         return None  # What failed before is over.
     waited_s = (state.context.now - pod.scheduled_since).total_seconds() if pod.scheduled_since else 0.0
@@ -168,15 +170,25 @@ def _container_case(pod: Pod) -> Case | None:
     return cases.KILLED if pod.exit_code in (137, 143) else cases.EXITS
 
 
-def _unscheduled(pod: Pod) -> Trouble:
+def _unscheduled(state: ReconcileState, pod: Pod) -> Trouble:
     text = pod.unschedulable or ""
     if pod.gated:
         return _trouble(cases.GATED, text, pod, since=pod.unschedulable_since)
     text = steady_text.scheduler_words(text)
     if "persistentvolumeclaim" in text and cases.NOT_FOUND.search(text):
         return _trouble(cases.NO_CLAIM, text, pod)
+    if _NO_SUCH_NODE in text and "Insufficient" not in text and (labels := _node_labels(state, pod)):
+        asked = ", ".join(f"{key}={value}" for key, value in labels.items())
+        text = f"{text}. It asks for nodes with {asked}: compare kubectl get nodes -L {','.join(labels)}"
     devices = any("/" in word for part in text.split(", ") if part.startswith("Insufficient ") for word in part.split()[1:])
     return _trouble(cases.NO_ACCELERATORS if devices else cases.UNSCHEDULABLE, text, pod, since=pod.unschedulable_since)
+
+
+def _node_labels(state: ReconcileState, pod: Pod) -> Mapping[str, str]:
+    """Returns the labels that a node needs, by the pod's workload."""
+    template = next((template_of(item) for item in state.snapshot.workloads if revision_of(item) == pod.revision), None)
+    found: Mapping[str, str] = ((template or {}).get("spec") or {}).get("nodeSelector") or {}
+    return dict(sorted(found.items()))
 
 
 def _ended(pod: Pod) -> Trouble:

@@ -42,8 +42,12 @@ def pull_error(text: str) -> str:
 
 
 def scheduler_words(text: str) -> str:
-    """Returns why no node accepts a pod, without the numbers of nodes, which change with every node that comes or goes."""
-    text = text.partition(" preemption: ")[0]
+    """Returns why no node accepts a pod, without the numbers of nodes, which change with every node that comes or goes.
+
+    What the scheduler says of its search for pods to evict is left out too.
+    """
+    text = text.partition(" preemption: ")[0].rstrip(", ")
+    text = re.sub(r"\. (?:no new claims to deallocate|not found)$", "", text)
     text = re.sub(r"^\d+/\d+ nodes are available: ", "", text).rstrip(". ")
     parts = {_COUNTED.sub("", part.strip()) for part in re.split(r",(?![^{]*\})", text)}
     return steady(", ".join(sorted(part for part in parts if part)))

@@ -140,3 +140,11 @@ def test_the_newest_decisions_come_first() -> None:
 )
 def test_a_superseded_rollout_is_fine_where_the_deployment_is_ready(phase: str, ready: str, wrong: bool) -> None:
     assert screen.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("Learning", "Learning: no traffic"), ("Exploring", "Learning, Exploring: no traffic")])
+def test_a_state_and_its_reason_are_said_once_where_they_are_alike(reason: str, shown: str) -> None:
+    tuning = {"state": "Learning", "reason": reason, "message": "no traffic"}
+    assert dict(screen.facts(deployment(tuning=tuning), NOW))["tuner"] == shown
+    completed = deployment(rollout={"phase": "Completed", "reason": "Completed", "revision": "qwen-r1"})
+    assert screen.rollout(completed, NOW).startswith("Completed qwen-r1, ")

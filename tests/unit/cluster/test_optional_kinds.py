@@ -180,6 +180,18 @@ async def test_a_kind_that_is_installed_later_is_found_with_or_without_a_watch()
     assert reader.unwatched == frozenset()
 
 
+@pytest.mark.parametrize("first", [LEADER_WORKER_SET, POD_MONITOR], ids=lambda kind: kind.name)
+async def test_a_kind_that_is_found_while_another_is_looked_for_is_not_missed(first: Kind) -> None:
+    api = Api()
+    api.served_kinds = frozenset()
+    reader = api.reader()
+    await reader.resync()
+    api.served_kinds = frozenset({LEADER_WORKER_SET})
+    assert await reader.catch_up(first, None) == {KEY}, "every deployment is looked at"
+    assert api.store.snapshot(KEY).kinds == {"LeaderWorkerSet"}
+    assert (LEADER_WORKER_SET, None) in api.lists
+
+
 async def test_a_kind_that_fails_is_not_looked_for_too() -> None:
     api = Api()
     api.errors[POD_MONITOR] = BROKEN

@@ -194,7 +194,7 @@ def test_commands_that_pages_name_exist() -> None:
 def commands(page: Path) -> Iterator[str]:
     """What follows ``kubectl dflash`` on the lines of shell blocks, without pipes, redirections and comments."""
     for block in re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        for line in re.findall(r"^(?:\$ )?kubectl dflash (.+)$", block, re.MULTILINE):
+        for line in re.findall(r"^(?:\$ )?kubectl dflash (.+)$", block.replace("\\\n", " "), re.MULTILINE):
             yield re.split(r" (?:#|\||\d?>)", line)[0]
 
 

@@ -258,7 +258,7 @@ def test_without_a_hub_branches_stay_where_engines_fetch_and_are_refused_where_w
     world.settle()
     assert refs(world) == [(None, None)]
     assert world.serving() == 1
-    assert "DFLASH_HUGGING_FACE_ENDPOINT is off" in world.message("Stalled")
+    assert "huggingFace.endpoint, or DFLASH_HUGGING_FACE_ENDPOINT, is off" in world.message("Stalled")
 
 
 def test_a_hub_that_is_gone_touches_nothing_that_runs_and_is_reported() -> None:

@@ -224,7 +224,7 @@ def test_without_a_hub_every_answer_says_so_at_once() -> None:
     reader = HubReader(None, None, lambda key: None, refresh_s=600.0)
     reader.want(KEY, ModelQuestions(pending=(MAIN,), intent="first"))
     answer = reader.knowledge(KEY).resolved(MAIN, "first")
-    assert answer == Absent("the operator asks no hub (DFLASH_HUGGING_FACE_ENDPOINT is off)")
+    assert answer == Absent("the operator asks no hub (the chart's huggingFace.endpoint, or DFLASH_HUGGING_FACE_ENDPOINT, is off)")
 
 
 def test_a_reader_that_is_closed_asks_nothing() -> None:

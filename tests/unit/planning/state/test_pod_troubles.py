@@ -214,7 +214,10 @@ PODS: list[tuple[str, Case, dict[str, Any], tuple[str, ...]]] = [
             "Unschedulable",
             "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector. preemption: 0/4 nodes are available.",
         ),
-        ("didn't match Pod's node affinity/selector",),
+        (
+            "node affinity/selector. It asks for nodes with nvidia.com/gpu.product=NVIDIA-B200: compare",
+            "kubectl get nodes -L nvidia.com/gpu.product",
+        ),
     ),
     (
         "an unbound claim",

@@ -36,7 +36,21 @@ def test_a_pull_says_the_same_while_it_is_tried_and_while_the_kubelet_waits() ->
 def test_numbers_of_nodes_are_left_out_whatever_their_order() -> None:
     one = "0/5 nodes are available: 1 node(s) had untolerated taint {a: b, c}, 4 Insufficient nvidia.com/gpu. preemption: 0/5 nodes."
     two = "0/9 nodes are available: 4 Insufficient nvidia.com/gpu, 5 node(s) had untolerated taint {a: b, c}."
-    assert scheduler_words(one) == scheduler_words(two) == "Insufficient nvidia.com/gpu, node(s) had untolerated taint {a: b, c}"
+    three = two + " no new claims to deallocate, preemption: 0/9 nodes are available: 9 Preemption is not helpful for scheduling."
+    assert (
+        scheduler_words(one)
+        == scheduler_words(two)
+        == scheduler_words(three)
+        == "Insufficient nvidia.com/gpu, node(s) had untolerated taint {a: b, c}"
+    )
+
+
+def test_a_claim_is_told_without_what_the_scheduler_says_of_an_eviction() -> None:
+    assert (
+        scheduler_words('0/9 nodes are available: persistentvolumeclaim "a" not found. not found') == 'persistentvolumeclaim "a" not found'
+    )
+    unbound = "pod has unbound immediate PersistentVolumeClaims"
+    assert scheduler_words(f"0/9 nodes are available: {unbound}. not found") == unbound
 
 
 def test_a_refusal_is_told_without_the_pod_and_without_what_others_use() -> None:
