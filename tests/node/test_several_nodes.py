@@ -57,7 +57,7 @@ print(json.dumps({
     "user": os.getuid(),
     "weights": sorted({attempt(path) for path in paths}),
     "caches": sorted({attempt(path) for path in caches}),
-    "mounts": {point: root for _, _, _, root, point, *_ in mounts if sys.argv[1] in root},
+    "mounts": {point: (root, options.split(",")[0]) for _, _, _, root, point, options, *_ in mounts if sys.argv[1] in root},
     "beside": os.listdir("/var/lib/dflash"),
 }))
 """
@@ -279,11 +279,12 @@ def check_access(cluster: Cluster, pod: dict[str, Any], storage: str) -> None:
     command = ("exec", "--namespace", namespace, name, "--", "python3", "-c", STORAGE_ACCESS, storage)
     found = json.loads(cluster.kubectl(*command))
     assert found["user"] != 0, "an engine of another user than the fetch on hostPath"
-    assert (found["weights"], found["caches"]) == (["Read-only file system"], ["written"])
-    below = {point: root.partition(storage)[2] for point, root in found["mounts"].items()}
+    assert set(found["weights"]) <= {"Read-only file system", "Permission denied"}
+    assert found["caches"] == ["written"]
+    below = {point: (root.partition(storage)[2], access) for point, (root, access) in found["mounts"].items()}
     assert below == {
-        "/models/target": f"/models/{MODEL.replace('/', '--')}/{COMMIT}",
-        "/models/drafter": f"/models/{DRAFTER.replace('/', '--')}/{COMMIT}",
-        "/var/lib/dflash/cache": f"/engine-cache/{namespace}",
+        "/models/target": (f"/models/{MODEL.replace('/', '--')}/{COMMIT}", "ro"),
+        "/models/drafter": (f"/models/{DRAFTER.replace('/', '--')}/{COMMIT}", "ro"),
+        "/var/lib/dflash/cache": (f"/engine-cache/{namespace}", "rw"),
     }
     assert found["beside"] == ["cache"]
