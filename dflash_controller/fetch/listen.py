@@ -60,10 +60,12 @@ class Listener:
         async with await asyncio.start_server(self._connected, sock=self._socket, limit=_HEAD_BYTES) as server:
             await self._closed.wait()
             server.close()
-            for connection in [*self._open]:
+            connections = [*self._open]
+            for connection in connections:
                 connection.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.ensure_future(self._answer(reader, writer))
         self._open[connection] = None
 
@@ -76,7 +78,6 @@ class Listener:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.cancel()
-        await asyncio.wait([connection])
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

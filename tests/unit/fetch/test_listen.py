@@ -45,6 +45,7 @@ def test_idle_clients_take_no_thread_and_keep_nobody_from_an_answer(clients: Exi
         idle = [connect(clients, listener) for _ in range(300)]
         assert asyncio.run(read_progress("127.0.0.1", listener.port)) == HALF
         assert threading.active_count() == before + 1
+        assert len(idle) > MOST_CONNECTIONS
         assert all(ends(client) for client in idle[:-MOST_CONNECTIONS]), "the oldest ones give way"
     assert threading.active_count() == before
 
