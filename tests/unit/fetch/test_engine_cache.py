@@ -12,6 +12,7 @@ import pytest
 
 from dflash_controller.fetch.engine_cache import prepare
 from dflash_controller.model.hub import ENGINE_CACHE
+from dflash_controller.render.fetch import GROUP
 from tests.support.fetching import run
 from tests.support.hub_server import COMMIT, HubServer
 
@@ -83,6 +84,28 @@ def test_one_that_the_kubelet_has_made_gets_the_rights_and_keeps_its_group(into:
     own.chmod(0o2750)
     prepare(into, "team-a/chat", quiet)
     assert mode(own) == 0o3777
+
+
+@as_root
+def test_on_a_claim_the_group_that_owns_it_makes_it_for_every_user(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kubelet prepares a claim with fsGroup, and the container that fetches is not root."""
+    os.chown(into, 0, GROUP)
+    into.chmod(0o2775)
+    monkeypatch.chdir(into)
+    groups = os.getgroups()
+    os.setgroups([GROUP])
+    os.setegid(GROUP)
+    os.seteuid(GROUP)
+    try:
+        prepare(Path(), "team-a/chat", quiet)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+    own = into / ENGINE_CACHE / "team-a"
+    assert (own.stat().st_uid, own.stat().st_gid, mode(own)) == (GROUP, GROUP, 0o3777)
+    assert mode(own.parent) & 0o055 == 0o055, "the kubelet may have to pass as another user"
+    assert as_user(1000, own, "echo x > kernel").returncode == 0
 
 
 @as_root
