@@ -132,16 +132,18 @@ e2e-settled: $(STAMP) binaries # The part of `make e2e` that nothing may run bes
 	@echo "==> settled fleet"; $(PYTEST) tests/e2e/test_settled_fleet.py
 
 .PHONY: images
-images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too; ENGINE=sglang|vllm DIGEST=sha256:…: an engine instead)
+images: $(STAMP) ## Build the operator's image with docker, podman or buildah (BASE_IMAGE=debian: no registry needed; SIMULATOR=1: the simulator too; ENGINE=sglang|vllm DIGEST=sha256:… [UPSTREAM=MIRROR]: an engine instead)
 	@$(BIN)/python -m testbed.images $(if $(BASE_IMAGE),--base=$(BASE_IMAGE)) $(if $(REPOSITORY),--repository=$(REPOSITORY)) \
 	  $(if $(BUILDER),--builder=$(BUILDER)) $(if $(SIMULATOR),--simulator) \
-	  $(if $(ENGINE),--engine=$(ENGINE)) $(if $(ENGINE_RELEASE),--release=$(ENGINE_RELEASE)) $(if $(DIGEST),--digest=$(DIGEST))
+	  $(if $(ENGINE),--engine=$(ENGINE)) $(if $(ENGINE_RELEASE),--release=$(ENGINE_RELEASE)) $(if $(DIGEST),--digest=$(DIGEST)) \
+	  $(if $(UPSTREAM),--upstream=$(UPSTREAM))
 
 # A kubeconfig on the command line, not the one of the environment: a cluster is chosen on purpose.
 ifeq ($(origin KUBECONFIG),command line)
 .PHONY: e2e-node
 e2e-node: $(STAMP)
 	@$(BIN)/python -m testbed binaries kubectl helm >/dev/null
+	@$(BIN)/python -m testbed.user_cluster --kubeconfig="$(KUBECONFIG)" --operator-image="$(OPERATOR_IMAGE)" --engine-image="$(ENGINE_IMAGE)"
 	@echo "==> your cluster"; DFLASH_CHECKED_KUBECONFIG=$(KUBECONFIG) OPERATOR_IMAGE=$(OPERATOR_IMAGE) ENGINE_IMAGE=$(ENGINE_IMAGE) \
 	  GPU_PRODUCT=$(GPU_PRODUCT) $(PYTEST) -s tests/user_cluster
 else

@@ -6,11 +6,12 @@ ARG UPSTREAM=docker.io/lmsysorg/sglang
 ARG RELEASE=0.5.23
 ARG DIGEST
 FROM ${UPSTREAM}:v${RELEASE}@${DIGEST}
+ARG UPSTREAM
 ARG RELEASE
 LABEL org.opencontainers.image.title="dflash-sglang" \
       org.opencontainers.image.description="SGLang's release image, for a user other than root" \
       org.opencontainers.image.version="${RELEASE}" \
-      org.opencontainers.image.base.name="docker.io/lmsysorg/sglang:v${RELEASE}"
+      org.opencontainers.image.base.name="${UPSTREAM}:v${RELEASE}"
 # Caches (Hugging Face, torch.compile, Triton, FlashInfer) are made below HOME, which is root's in the upstream image: for another user the
 # engine would fail when it creates them. The operator's storage settings move the large ones to the volume.
 USER 0

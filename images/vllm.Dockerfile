@@ -6,11 +6,12 @@ ARG UPSTREAM=docker.io/vllm/vllm-openai
 ARG RELEASE=0.33.0
 ARG DIGEST
 FROM ${UPSTREAM}:v${RELEASE}@${DIGEST}
+ARG UPSTREAM
 ARG RELEASE
 LABEL org.opencontainers.image.title="dflash-vllm" \
       org.opencontainers.image.description="vLLM's release image, for a user other than root" \
       org.opencontainers.image.version="${RELEASE}" \
-      org.opencontainers.image.base.name="docker.io/vllm/vllm-openai:v${RELEASE}"
+      org.opencontainers.image.base.name="${UPSTREAM}:v${RELEASE}"
 # Caches (Hugging Face, torch.compile, Triton, FlashInfer, outlines, numba) are made below HOME, which is root's in the upstream image: for
 # another user the engine would fail when it creates them. The operator's storage settings move the large ones to the volume.
 USER 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,11 @@ UPSTREAM = {"sglang": "docker.io/lmsysorg/sglang", "vllm": "docker.io/vllm/vllm-
 """Repository of each engine's own release image. The simulator takes its name, so that an example runs unchanged."""
 
 
+_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_RELEASE = re.compile(r"[0-9][A-Za-z0-9._-]*")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
 class ImageError(RuntimeError):
     """An image could not be built; the message says why in its first line."""
 
@@ -56,9 +62,10 @@ def simulator_image(engine: str, release: str) -> Image:
     return Image("engine-simulator", f"{UPSTREAM[engine]}:v{release}", (("RELEASE", release),))
 
 
-def engine_image(engine: str, release: str, digest: str, repository: str) -> Image:
-    """Returns the engine's own release image, of this digest, for a user other than root."""
-    return Image(engine, f"{repository}:v{release}", (("RELEASE", release), ("DIGEST", digest)))
+def engine_image(engine: str, release: str, digest: str, repository: str, upstream: str = "") -> Image:
+    """Returns the engine's own release image, of this digest, for a user other than root. ``upstream`` is a mirror of its repository."""
+    source = upstream or UPSTREAM[engine]
+    return Image(engine, f"{repository}:v{release}", (("UPSTREAM", source), ("RELEASE", release), ("DIGEST", digest)))
 
 
 @dataclass(frozen=True)
@@ -202,6 +209,27 @@ def _failure(answer: subprocess.CompletedProcess[str]) -> str:
     return f"{' '.join(answer.args[:6])} … failed with exit status {answer.returncode}:\n{last}"
 
 
+def _problem(options: argparse.Namespace) -> str | None:
+    """Returns what is wrong with the options: builders say no more of it than `invalid reference format`."""
+    for option in ("repository", "upstream"):
+        value = getattr(options, option)
+        if value and not _REPOSITORY.fullmatch(value):
+            return f"--{option}={value}: give a repository without scheme, tag and digest, as in registry.example/sglang"
+    if not options.engine:
+        alone = next((option for option in ("upstream", "release", "digest") if getattr(options, option)), None)
+        return f"--{alone} is of an engine's image: give --engine too" if alone else None
+    if options.release and not _RELEASE.fullmatch(options.release):
+        return f"--release={options.release}: give the number alone, as in {TABLE[options.engine].default}; the tag gets its v here"
+    source = options.upstream or UPSTREAM[options.engine]
+    if not options.digest:
+        return f"--engine={options.engine} needs --digest=sha256:…, of {source}: a tag can be moved"
+    if not _DIGEST.fullmatch(options.digest):
+        return (
+            f"--digest={options.digest}: a digest is sha256: and 64 hexadecimal digits. images/README.md says how to look it up at {source}"
+        )
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds what is asked for. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m testbed.images", description=__doc__)
@@ -211,16 +239,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--simulator", action="store_true", help="also the engine simulator, for the default release of each engine")
     parser.add_argument("--engine", choices=UPSTREAM, help="instead of the operator: its release image for a user other than root")
     parser.add_argument("--release", default="", help="of the engine (default: the newest that was checked)")
+    parser.add_argument("--upstream", default="", help="mirror of the repository of the engine's own image (default: that on Docker Hub)")
     parser.add_argument("--digest", default="", help="of the engine's own image; images/README.md says how to look it up")
     options = parser.parse_args(arguments)
-    if options.engine and not options.digest:
-        parser.error(f"--engine={options.engine} needs --digest=sha256:…, of {UPSTREAM[options.engine]}: a tag can be moved")
+    if problem := _problem(options):
+        parser.error(problem)
     try:
         builder = Builder.found(options.builder)
         base = builder.local_base() if options.base == DEBIAN and not options.engine else options.base
         if options.engine:
             release = options.release or TABLE[options.engine].default
-            images = [engine_image(options.engine, release, options.digest, options.repository or f"dflash-{options.engine}")]
+            repository = options.repository or f"dflash-{options.engine}"
+            images = [engine_image(options.engine, release, options.digest, repository, options.upstream)]
         else:
             images = [operator_image(options.repository or "dflash-operator")]
         if options.simulator:

@@ -38,6 +38,8 @@ class OperatorDefaults:
     """Families of the cluster's pod network, the primary one first; empty: unknown. Engines listen accordingly."""
     fetch_image: str = ""
     """Image with ``dflash-fetch``; empty: engines download their weights by themselves."""
+    fetch_makes_cache: bool = True
+    """Whether that image makes the directory for what engines write. Images of earlier releases do not, and stay with their revisions."""
     host_path_roots: tuple[str, ...] = ()
     """Node directories below which ``storage.hostPath`` is allowed: a permission of today, never stored with a revision."""
 
@@ -108,6 +110,11 @@ class Resolved:
     """Rate at which earlier fetches into the same storage arrived; None: not measured."""
 
     @property
+    def writes_cache_only(self) -> bool:
+        """Whether engines see the weights and their caches alone, and not the whole storage, in which they could change weights."""
+        return bool(self.fetch_image) and self.defaults.fetch_makes_cache
+
+    @property
     def gpus_per_pod(self) -> int:
         """Accelerators of one node of a replica."""
         return self.tensor_parallel // self.nodes
@@ -171,7 +178,8 @@ class Resolved:
         if values.get("cache") is not None:
             values["cache"] = CacheSizes(**values["cache"])
         stored = {item.name: data["defaults"][item.name] for item in fields(OperatorDefaults) if item.name in data["defaults"]}
-        values["defaults"] = OperatorDefaults(**stored | {"pod_ip_families": tuple(stored.get("pod_ip_families", ()))})
+        families, makes_cache = tuple(stored.get("pod_ip_families", ())), stored.get("fetch_makes_cache", False)
+        values["defaults"] = OperatorDefaults(**stored | {"pod_ip_families": families, "fetch_makes_cache": makes_cache})
         return cls(**values)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from dflash_controller.fetch import engine_cache
 from dflash_controller.fetch.download import Download, Patience
 from dflash_controller.fetch.failures import FetchError
 from dflash_controller.fetch.hub import Hub
@@ -63,6 +64,8 @@ class Fetch:
         """Returns one sentence that says what was done. Raises FetchError."""
         settings = self._settings
         with storage_errors(settings.into):
+            if settings.user and settings.models:
+                engine_cache.prepare(settings.into, settings.user, self._log)
             fetched = self._fetch_all([Place(settings.into, wanted) for wanted in dict.fromkeys(settings.models)])
             if settings.user and settings.keep is not None:
                 kept = {*settings.keep, *settings.models}

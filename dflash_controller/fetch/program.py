@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from dflash_controller.fetch.failures import FetchError
     from dflash_controller.fetch.fetch import Fetch, Settings
-    from dflash_controller.fetch.listen import serve
+    from dflash_controller.fetch.listen import Listener
     from dflash_controller.fetch.progress import Progress
     from dflash_controller.fetch.selection import Patterns, parse_wanted
 
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = Progress(report_progress, given.progress_seconds)
     if given.listen is not None:
         try:
-            serve(given.listen, lambda: asdict(progress.reading()))
+            Listener(given.listen, lambda: asdict(progress.reading()))
         except OSError as error:
             log(f"The progress is not served on port {given.listen}: {error}")
     begun = time.monotonic()

@@ -11,6 +11,9 @@ from dflash_controller.model.measurement import Absent, Error
 
 DEFAULT_BRANCH = "main"
 """What a repository is read at if no revision is named."""
+ENGINE_CACHE = "engine-cache"
+"""Directory of the storage in which the engines of each namespace have one for what they compile. Earlier releases kept such files in
+``cache``, which belongs to the user of some engine."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 """In the order in which engines look for them: a repository may hold its weights twice."""

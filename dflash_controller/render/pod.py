@@ -42,7 +42,7 @@ def pod_template(
     host_path_roots: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns metadata and spec of a pod of the revision. It may have empty parts, because the workload is compacted as a whole."""
-    mounted = mounts(spec, resolved, host_path_roots)
+    mounted = mounts(spec, resolved, namespace, host_path_roots)
     fetched = fetch_mounts(spec, resolved, host_path_roots) if resolved.fetch_image else []
     scheduling = as_manifest(spec.scheduling)
     return {

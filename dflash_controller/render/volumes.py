@@ -12,12 +12,13 @@ from dflash_controller.api.types import Spec
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.protocol import ModelRef
 from dflash_controller.engines.resolved import DRAFTER_PATH, TARGET_PATH, Resolved
-from dflash_controller.model.hub import directory_of
+from dflash_controller.model.hub import ENGINE_CACHE, directory_of
 from dflash_controller.render.compact import as_manifest
 
 SHM_SIZE = "32Gi"
 """Upper limit of /dev/shm, as in SGLang's own container instructions; NCCL and the engine's processes share tensors there."""
 STORAGE_PATH = "/var/lib/dflash"
+CACHE_PATH = f"{STORAGE_PATH}/cache"
 TOKEN_DIRECTORY = "/var/run/secrets/dflash/hugging-face"
 HOME_PATH = "/var/lib/dflash-home"
 """Home directory of an engine that may not write to its image. A path of our own, so that no file of the image is hidden."""
@@ -47,15 +48,16 @@ _SCRATCH = (Mount("tmp", "/tmp", {"emptyDir": {}}, {}), Mount("home", HOME_PATH,
 Triton, FlashInfer, DeepGEMM, CUDA and the engine below the home directory."""
 
 
-def mounts(spec: Spec, resolved: Resolved, host_path_roots: Sequence[str] = ()) -> list[Mount]:
+def mounts(spec: Spec, resolved: Resolved, namespace: str, host_path_roots: Sequence[str] = ()) -> list[Mount]:
     """Returns the mounts of an engine container, in a fixed order. ``host_path_roots`` are the directories that hostPath allows.
 
-    An engine that loads fetched weights sees them at fixed paths, read-only, and needs no token.
+    An engine that loads fetched weights sees them at fixed paths, read-only, and needs no token. Of the rest of the storage it sees the
+    caches of its namespace: it may run code of a model, and others load the same weights.
     """
     found = [Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}}, {})]
     if spec.storage is not None:
         storage = _storage(spec.storage, resolved, host_path_roots)
-        found.append(storage)
+        found.append(_cache(storage, resolved, namespace) if resolved.writes_cache_only else storage)
         if resolved.fetch_image:
             found += [_weights(storage, resolved.target, TARGET_PATH), _weights(storage, resolved.drafter, DRAFTER_PATH)]
     if spec.hugging_face is not None and not resolved.fetch_image:
@@ -79,8 +81,20 @@ def volumes(*mounted: Sequence[Mount]) -> list[dict[str, Any]]:
 def _weights(storage: Mount, model: ModelRef, path: str) -> Mount:
     """Returns the mount of one model at its commit: what ``dflash-fetch`` publishes below the storage."""
     below = f"models/{directory_of(model.model)}/{model.revision}"
-    sub_path = f"{storage.sub_path}/{below}" if storage.sub_path else below
-    return Mount(storage.name, path, storage.source, {"HF_HUB_OFFLINE": "1"}, True, sub_path)
+    return Mount(storage.name, path, storage.source, {"HF_HUB_OFFLINE": "1"}, True, _below(storage, below))
+
+
+def _cache(storage: Mount, resolved: Resolved, namespace: str) -> Mount:
+    """Returns the mount of what engines write: compiled kernels, and the modules of ``--trust-remote-code`` in HF_HOME.
+
+    Each namespace has its own, because they are run as code, and a directory of a node or an export serves several namespaces.
+    """
+    env = {"HF_HOME": f"{CACHE_PATH}/huggingface", **_cache_env(resolved)}
+    return Mount(storage.name, CACHE_PATH, storage.source, env, False, _below(storage, f"{ENGINE_CACHE}/{namespace}"))
+
+
+def _below(storage: Mount, path: str) -> str:
+    return f"{storage.sub_path}/{path}" if storage.sub_path else path
 
 
 def _storage(storage: Storage, resolved: Resolved, host_path_roots: Sequence[str]) -> Mount:
@@ -121,7 +135,7 @@ def _below_root(path: str, roots: Sequence[str]) -> tuple[str, str | None]:
 
 def _cache_env(resolved: Resolved) -> dict[str, str]:
     """Returns the variables of the caches of compiled kernels, one directory per engine release. They save minutes at the next start."""
-    cache = f"{STORAGE_PATH}/cache/{resolved.engine}-{resolved.version}"
+    cache = f"{CACHE_PATH}/{resolved.engine}-{resolved.version}"
     env = {
         "FLASHINFER_WORKSPACE_BASE": cache,
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dflash_controller.fetch.listen import serve
+from dflash_controller.fetch.listen import Listener
 from dflash_controller.model.fetch_progress import PORT, FetchProgress
 from testbed.cluster import Cluster
 from testbed.pod_watch import PodWatch, breaks
@@ -308,9 +308,8 @@ def test_pods_load_what_their_init_container_fetches_and_an_operator_that_fetche
     assert all(f"@{OLD}" in str(pod["spec"]["initContainers"][0]["args"]) for pod in deployment.children("pods"))
     deployment.patch(drafter={"revision": NEW}, podTemplate={"metadata": {"annotations": FETCHING}})
     wait_until(lambda: len(fetching(deployment)) == 2, "a Job's pod on each node")
-    with serve(PORT, lambda: asdict(FetchProgress("Fetching x", 4 * 10**9, 16 * 10**9, 1e8, 120.0))) as server:
+    with Listener(PORT, lambda: asdict(FetchProgress("Fetching x", 4 * 10**9, 16 * 10**9, 1e8, 120.0))):
         wait_until(lambda: "4.0 GB of 16.0 GB (25 %), 100.0 MB/s, 2 min 0 s left" in deployment.rollout()["message"], "the progress")
-        server.shutdown()
     for pod in fetching(deployment):
         assert pod["spec"]["containers"][0]["image"] == FETCH_IMAGE
         assert "--prune" in pod["spec"]["containers"][0]["args"]

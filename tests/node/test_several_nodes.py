@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,6 +39,29 @@ MEETING_PORT = {"sglang": 20000, "vllm": 29500}
 RATE = 10.0
 LEAST_REQUESTS = 600
 WAIT_S = 300.0
+STORAGE_ACCESS = """
+import json, os, sys
+def attempt(path):
+    try:
+        with open(path, "r+b" if os.path.exists(path) else "xb") as file:
+            file.write(b"planted")
+        return "written"
+    except OSError as error:
+        return error.strerror
+paths = [f"/models/{model}/{name}" for model in ("target", "drafter") for name in ("model.safetensors", ".dflash.json", "planted.py")]
+os.makedirs(os.environ["HF_HOME"] + "/modules", exist_ok=True)
+os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
+caches = [os.environ["HF_HOME"] + "/modules/own.py", os.environ["TRITON_CACHE_DIR"] + "/kernel"]
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+print(json.dumps({
+    "user": os.getuid(),
+    "weights": sorted({attempt(path) for path in paths}),
+    "caches": sorted({attempt(path) for path in caches}),
+    "mounts": {point: (root, options.split(",")[0]) for _, _, _, root, point, options, *_ in mounts if sys.argv[1] in root},
+    "beside": os.listdir("/var/lib/dflash"),
+}))
+"""
+"""Run in an engine's container: what it can change of the weights and of its caches, and the mounts whose source has a name in its path."""
 
 
 def spec(engine: str, replicas: int = 2, **changes: Any) -> dict[str, Any]:
@@ -200,7 +224,7 @@ def tell(say: Say, what: str, loads: list[Load]) -> int:
 def test_each_node_gets_the_weights_once_and_both_ranks_load_them(
     cluster: Cluster, nodes: tuple[RealNode, RealNode], both: list[Deployment], say: Say
 ) -> None:
-    """With hostPath a node keeps them for the next pod; with emptyDir each pod has its own."""
+    """With hostPath a node keeps them for the next pod; with emptyDir each pod has its own. Engines can change none of them."""
     for deployment in both:
         deployment.patch(replicas=0)
     for deployment in both:
@@ -227,6 +251,7 @@ def test_each_node_gets_the_weights_once_and_both_ranks_load_them(
                 program = "import os; print(os.path.getsize('/models/target/model.safetensors'), os.environ['HF_HUB_OFFLINE'])"
                 seen = in_pod(cluster, namespace, pod["metadata"]["name"], program).split()
                 assert seen == [str(len(models[MODEL]["model.safetensors"])), "1"]
+                check_access(cluster, pod, "weights" if deployment.name == "sglang" else "kubernetes.io~empty-dir/storage")
             with Load(address(cluster, deployment), MODEL, RATE) as load:
                 wait_until(lambda load=load: load.answered > 10, "answers", 180)
             assert not load.log.errors
@@ -235,6 +260,9 @@ def test_each_node_gets_the_weights_once_and_both_ranks_load_them(
         assert asked_for == 8
         on_disk = [node.runtime.node_directory / "weights" / stored for node in nodes]
         assert [file.read_bytes() == models[MODEL]["model.safetensors"] for file in on_disk] == [True, True]
+        caches = [node.runtime.node_directory / "weights" / "engine-cache" for node in nodes]
+        assert [stat.S_IMODE(path.stat().st_mode) for cache in caches for path in (cache, cache / namespace)] == [0o700, 0o1777] * 2
+        assert [len(list((cache / namespace).rglob("own.py"))) for cache in caches] == [1, 1]
 
         [pinned] = [deployment for deployment in deployments if deployment.name == "sglang"]
         before = uids(pinned)
@@ -243,3 +271,20 @@ def test_each_node_gets_the_weights_once_and_both_ranks_load_them(
         wait_for(pinned, lambda: not before & pinned.pod_uids(), "a new group", WAIT_S)
         wait_whole(pinned, 1, WAIT_S)
         assert [request.path for request in hub.requests].count("model.safetensors") == asked_for, "a node keeps its weights"
+
+
+def check_access(cluster: Cluster, pod: dict[str, Any], storage: str) -> None:
+    """Of the storage, whose path on the node contains ``storage``, a program in the engine's container can change its caches alone."""
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    command = ("exec", "--namespace", namespace, name, "--", "python3", "-c", STORAGE_ACCESS, storage)
+    found = json.loads(cluster.kubectl(*command))
+    assert found["user"] != 0, "an engine of another user than the fetch on hostPath"
+    assert set(found["weights"]) <= {"Read-only file system", "Permission denied"}
+    assert found["caches"] == ["written"]
+    below = {point: (root.partition(storage)[2], access) for point, (root, access) in found["mounts"].items()}
+    assert below == {
+        "/models/target": (f"/models/{MODEL.replace('/', '--')}/{COMMIT}", "ro"),
+        "/models/drafter": (f"/models/{DRAFTER.replace('/', '--')}/{COMMIT}", "ro"),
+        "/var/lib/dflash/cache": (f"/engine-cache/{namespace}", "rw"),
+    }
+    assert found["beside"] == ["cache"]

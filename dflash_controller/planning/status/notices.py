@@ -134,9 +134,11 @@ def _newer_defaults(state: ReconcileState, target: Revision) -> str | None:
     version = str(written.get("version") or today.versions[engine])
     image = str(written.get("image") or today.images[engine].replace("{version}", version))
     if (version, image) == (runs.version, runs.image):
-        if state.spec is not None and runs.fetch_image is None and fetch_image(state.spec, runs.target, runs.drafter, today):
+        if state.spec is None or not fetch_image(state.spec, runs.target, runs.drafter, today) or runs.writes_cache_only:
+            return None
+        if runs.fetch_image is None:
             return "The engines download their weights; today an init container does, and verifies them. Change spec.restartId to adopt it"
-        return None
+        return "The engines can write to the whole storage; today to their caches alone. Change spec.restartId to adopt it"
     return f"{engine} {runs.version} runs from {runs.image}; today's default is {version} from {image}. Change spec.restartId to adopt it"
 
 

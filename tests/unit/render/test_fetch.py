@@ -202,6 +202,41 @@ def test_a_revision_stored_by_an_earlier_release_is_rendered_as_it_was() -> None
     assert workload(pinned(), again) == workload(pinned(), facts)
 
 
+def writable(container: dict[str, Any]) -> dict[str, str | None]:
+    """The part of the storage behind each path that the container may write; None: all of it."""
+    mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "storage" and not mount.get("readOnly")]
+    return {mount["mountPath"]: mount.get("subPath") for mount in mounts}
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("role", ["engine", "worker"])
+def test_of_the_storage_an_engine_may_write_the_caches_of_its_namespace_alone(engine: str, storage: str, role: str) -> None:
+    obj = pinned(engine, storage=STORAGES[storage], parallelism={"tensor": 16, "nodes": 2})
+    found = pod(obj, role)
+    [init], [container] = found["initContainers"], found["containers"]
+    below = "models/qwen/" if storage == "hostPath" else ""
+    assert writable(container) == {"/var/lib/dflash/cache": f"{below}engine-cache/{NAMESPACE}"}
+    assert writable(init) == {"/var/lib/dflash": below.rstrip("/") or None}
+    paths = {name: value for name, value in environment(container).items() if "/var/lib/dflash" in value}
+    assert {"HF_HOME", "TRITON_CACHE_DIR"} <= paths.keys()
+    assert all(value.startswith("/var/lib/dflash/cache/") for value in paths.values())
+
+
+def test_a_revision_whose_image_makes_no_directory_for_caches_is_rendered_as_it_was() -> None:
+    facts = resolved(pinned("vllm"), DEFAULTS)
+    stored = json.loads(json.dumps(facts.to_json()))
+    assert Resolved.from_json(stored) == facts
+    del stored["defaults"]["fetch_makes_cache"]
+    earlier = Resolved.from_json(stored)
+    [container] = pod_templates(workload(pinned("vllm"), earlier))["engine"]["spec"]["containers"]
+    [today] = pod_templates(workload(pinned("vllm"), facts))["engine"]["spec"]["containers"]
+    assert writable(container) == {"/var/lib/dflash": None}
+    changed = {name for name, value in environment(container).items() if environment(today)[name] != value}
+    assert (changed, environment(container)["HF_HOME"]) == ({"HF_HOME"}, "/var/lib/dflash/huggingface")
+    assert container | {"env": 0, "volumeMounts": 0} == today | {"env": 0, "volumeMounts": 0}
+
+
 def test_an_edit_keeps_the_form_of_the_active_revision() -> None:
     from dflash_controller.catalog import Catalog
     from dflash_controller.engines.resolve import resolve

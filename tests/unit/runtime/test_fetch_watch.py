@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dflash_controller.fetch.listen import serve
+from dflash_controller.fetch.listen import Listener
 from dflash_controller.model.fetch_progress import FetchProgress, parse_progress
 from dflash_controller.model.snapshot import Key, Pod, Snapshot
 from dflash_controller.observe.fetch_progress import read_progress
@@ -45,15 +45,10 @@ def snapshot(*pods: Pod) -> Snapshot:
 
 
 def test_what_a_pod_serves_is_read() -> None:
-    server = serve(0, lambda: asdict(HALF))
-    try:
-        port = server.server_address[1]
+    with Listener(0, lambda: asdict(HALF)) as listener:
         for ip in ("127.0.0.1", "::1"):
-            assert asyncio.run(read_progress(ip, port)) == HALF
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert asyncio.run(read_progress("127.0.0.1", port)) is None, "it has ended"
+            assert asyncio.run(read_progress(ip, listener.port)) == HALF
+    assert asyncio.run(read_progress("127.0.0.1", listener.port)) is None, "it has ended"
 
 
 NO_PROGRESS = (

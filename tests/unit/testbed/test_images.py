@@ -16,7 +16,7 @@ import pytest
 
 from dflash_controller.engines.releases import TABLE
 from testbed.control_plane import for_kwokctl
-from testbed.images import ROOT, Builder, Image, ImageError
+from testbed.images import ROOT, UPSTREAM, Builder, Image, ImageError, engine_image, main
 
 IMAGES = ROOT / "images"
 
@@ -40,6 +40,9 @@ def test_an_engines_image_is_upstreams_release_at_a_digest_that_must_be_given(en
     assert f"ARG RELEASE={TABLE[engine].default}" in lines
     assert "FROM ${UPSTREAM}:v${RELEASE}@${DIGEST}" in lines
     assert not re.search(r"^(COPY|ADD|ENTRYPOINT|CMD) ", text(engine), re.MULTILINE), "nothing of upstream is replaced"
+    assert f"ARG UPSTREAM={UPSTREAM[engine]}" in lines
+    assert "ARG UPSTREAM" in lines[lines.index("FROM ${UPSTREAM}:v${RELEASE}@${DIGEST}") :], "else it is empty in the label"
+    assert 'org.opencontainers.image.base.name="${UPSTREAM}:v${RELEASE}"' in text(engine)
 
 
 def test_the_table_of_releases_is_that_of_the_contract_tests() -> None:
@@ -110,6 +113,49 @@ def test_without_any_the_message_says_why_each_does_not_work(programs: Path) -> 
     assert str(refused.value) == (
         "no image can be built here: docker info: Cannot connect to the Docker daemon; podman is not installed; buildah is not installed"
     )
+
+
+DIGEST = "sha256:" + "a1" * 32
+ENGINE = ("--engine=vllm", f"--digest={DIGEST}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--engine=vllm",), "--engine=vllm needs --digest=sha256:…, of docker.io/vllm/vllm-openai"),
+        (("--engine=vllm", "--digest=sha256:abc"), "--digest=sha256:abc: a digest is sha256: and 64 hexadecimal digits"),
+        (("--engine=vllm", f"--digest={DIGEST}0"), "64 hexadecimal digits"),
+        (("--engine=vllm", f"--digest={DIGEST.upper()}"), "64 hexadecimal digits"),
+        ((*ENGINE, "--release=v0.33.0"), f"--release=v0.33.0: give the number alone, as in {TABLE['vllm'].default}"),
+        ((*ENGINE, "--release=0.33.0@x"), "give the number alone"),
+        ((*ENGINE, "--upstream=registry.example/vllm:v1"), "--upstream=registry.example/vllm:v1: give a repository without"),
+        ((*ENGINE, "--upstream=https://registry.example/vllm"), "without scheme"),
+        ((*ENGINE, "--repository=registry.example/VLLM"), "--repository=registry.example/VLLM: give a repository"),
+        ((f"--digest={DIGEST}",), "--digest is of an engine's image: give --engine too"),
+        (("--upstream=registry.example/vllm",), "--upstream is of an engine's image"),
+    ],
+    ids=str,
+)
+def test_what_no_builder_can_take_is_refused_in_plain_words(
+    arguments: tuple[str, ...], message: str, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(programs, "docker", f'echo "$@" >>{programs}/said')
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (programs / "said").exists()
+
+
+def test_an_engine_is_built_from_upstream_or_its_mirror(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake(programs, "docker", f'echo "$@" >>{programs}/said')
+    mirror = "registry.example:5000/mirror/vllm-openai"
+    for given, source in (((), UPSTREAM["vllm"]), ((f"--upstream={mirror}",), mirror)):
+        assert main((*ENGINE, "--release=0.33.0", "--repository=registry.example:5000/vllm", *given)) == 0
+        assert capsys.readouterr().out.startswith("registry.example:5000/vllm:v0.33.0\t")
+        build = (programs / "said").read_text().splitlines()[-1]
+        assert f"--build-arg UPSTREAM={source} --build-arg RELEASE=0.33.0 --build-arg DIGEST={DIGEST}" in build
+    assert engine_image("sglang", "0.5.23", DIGEST, "x").arguments[0] == ("UPSTREAM", UPSTREAM["sglang"])
 
 
 @pytest.mark.parametrize(("program", "by_name"), [("docker", True), ("podman", False), ("buildah", False)])

@@ -294,3 +294,35 @@ def test_an_operator_that_knows_an_image_for_it_restarts_nothing_and_says_how_to
     [newest] = [item for item in world.of_kind("Deployment") if item["spec"]["template"]["spec"].get("initContainers")]
     assert newest["spec"]["replicas"] == 3, "nothing that could be judged has changed"
     assert not [notice for notice in world.deployment["status"].get("notices", ()) if notice["reason"] == "NewerDefaultsAvailable"]
+
+
+def written_by_engines(world: World) -> list[str]:
+    """What part of the storage the engines of each workload may write."""
+    containers = [item["spec"]["template"]["spec"]["containers"][0] for item in world.of_kind("Deployment")]
+    mounts = [mount for container in containers for mount in container["volumeMounts"] if mount["name"] == "storage"]
+    return sorted(mount.get("subPath", "all") for mount in mounts if not mount.get("readOnly"))
+
+
+def test_engines_that_write_to_the_whole_storage_run_on_and_a_restart_confines_them() -> None:
+    world = fetched_world("a" * 40)
+    [stored] = world.of_kind("ControllerRevision")
+    assert written_by_engines(world) == [f"engine-cache/{stored['metadata']['namespace']}"]
+
+    world = World(spec(replicas=3, storage=CLAIM, target=TARGET, drafter={"revision": "a" * 40}))
+    world.defaults = replace(FETCHED, fetch_makes_cache=False)
+    world.settle()
+    before = dict(world.children), set(world.pods)
+    world.defaults = FETCHED
+    world.settle()
+    assert (dict(world.children), set(world.pods)) == before
+    [notice] = [notice for notice in world.deployment["status"]["notices"] if notice["reason"] == "NewerDefaultsAvailable"]
+    assert "whole storage" in notice["message"]
+    world.edit(set_drafter("b" * 40))
+    world.settle()
+    complete(world)
+    world.settle()
+    assert set(written_by_engines(world)) == {"all"}, "the image of an edit is the old one, which makes no directory"
+    world.edit(lambda written: written.update(restartId="1"))
+    world.settle()
+    assert written_by_engines(world)[-1].startswith("engine-cache/")
+    assert not [notice for notice in world.deployment["status"].get("notices", ()) if notice["reason"] == "NewerDefaultsAvailable"]
