@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from dflash_controller.model.measurement import NO_SERIES, Absent, Error, Measurement, Value
 from dflash_controller.model.metric_schema import EngineLoad, MetricSchema, Sums
-from dflash_controller.model.series import CounterWindow
+from dflash_controller.model.series import CounterWindow, LabelledMetric
 
 SPECULATION_OFF = Absent("SpeculationOff")
 _NONE = Absent("NotMeasured")
+_TOKENS = LabelledMetric("tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,11 @@ def _request_capacity(load: EngineLoad, slots_per_request: int) -> Measurement:
 
 
 def _tokens_per_second(sums: Sums, expected: int) -> Measurement:
-    rate, tokens = sums.rate("tokens"), sums.of("tokens")
-    if rate is None or tokens is None:
+    """Counters appear with their first increment: a pod none of whose counters moved has generated nothing, also if it has none yet."""
+    windows = [window for window in sums.windows if window.seconds > 0]
+    told = [window for window in windows if _TOKENS in window.deltas or not any(window.deltas.values())]
+    if not told:
         return NO_SERIES
-    return Value(rate * expected, tokens[0], sums.age_s)
+    tokens = [window.deltas.get(_TOKENS, 0.0) for window in told]
+    rate = sum(count / window.seconds for count, window in zip(tokens, told, strict=True)) / len(told)
+    return Value(rate * expected, sum(tokens), sums.age_s)

@@ -104,8 +104,21 @@ def test_series_that_are_not_there_yet_are_absent_not_zero() -> None:
     fresh = Scrape({LabelledMetric("queue_seconds"): 0.0}, {LabelledMetric("block"): 16.0})
     got = over(SGLANG, between(fresh, fresh))
     assert value(got.block_size) == 16
-    for figure in (got.acceptance_length, got.concurrency, got.tokens_per_second, got.step_time_s):
+    for figure in (got.acceptance_length, got.concurrency, got.step_time_s):
         assert figure == Absent("NoSeries")
+
+
+def test_a_pod_that_has_counted_nothing_yet_generates_nothing() -> None:
+    """Else status would keep the tokens per second of the pods before, and beside a pod that serves a new one would count as much."""
+    fresh = CounterWindow(300, {LabelledMetric("queue_seconds"): 0.0})
+    busy = CounterWindow(300, {LabelledMetric("tokens"): 3000.0, LabelledMetric("passes"): 100.0})
+    assert value(over(SGLANG, fresh).tokens_per_second) == 0
+    assert value(over(SGLANG, CounterWindow(300, {})).tokens_per_second) == 0
+    assert value(over(SGLANG, fresh, busy).tokens_per_second) == pytest.approx(10)
+
+
+def test_a_counter_that_is_dropped_on_the_way_is_not_zero() -> None:
+    assert over(SGLANG, CounterWindow(300, {LabelledMetric("passes"): 100.0})).tokens_per_second == Absent("NoSeries")
 
 
 def test_no_pod_scraped_leaves_everything_absent() -> None:
