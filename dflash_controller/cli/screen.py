@@ -12,6 +12,7 @@ from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.field_changes import changes
+from dflash_controller.cli.standing import condition
 from dflash_controller.cli.times import ago, happened
 from dflash_controller.planning.revisions.revision import Revision
 
@@ -64,12 +65,6 @@ def headline(obj: Mapping[str, Any]) -> tuple[str, str]:
     return f"Ready={ready.get('status')} {ready.get('reason', '')}", str(ready.get("message", ""))
 
 
-def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Returns a condition; empty if there is none of that type."""
-    found = (obj.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item.get("type") == kind), {})
-
-
 def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None) -> list[tuple[str, str]]:
     """Returns name and value of what the deployment runs and measures. ``stable`` is its active revision; None if it is not known."""
     status = obj.get("status") or {}
@@ -112,12 +107,6 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     reason = f" ({found['reason']})" if found.get("reason") not in (None, "", phase) else ""
     message = f": {found['message']}" if found.get("message") else ""
     return f"{phase}{reason} {found.get('revision', '')}, {ago(when, now) or 'now'}{message}"
-
-
-def went_wrong(obj: Mapping[str, Any]) -> bool:
-    """Returns whether the last rollout did not end as asked. A superseded one did where what the spec asks for instead is Ready."""
-    phase = ((obj.get("status") or {}).get("rollout") or {}).get("phase")
-    return phase in ("Held", "RolledBack") or (phase == "Superseded" and condition(obj, "Ready").get("status") != "True")
 
 
 def verdicts(obj: Mapping[str, Any]) -> list[VerdictLine]:

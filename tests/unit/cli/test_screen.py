@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dflash_controller.cli import screen
+from dflash_controller.cli import screen, standing
 from dflash_controller.planning.revisions.revision import RevisionState, read
 from tests.support.stored_revisions import stored
 
@@ -139,7 +139,7 @@ def test_the_newest_decisions_come_first() -> None:
     ],
 )
 def test_a_superseded_rollout_is_fine_where_the_deployment_is_ready(phase: str, ready: str, wrong: bool) -> None:
-    assert screen.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
+    assert standing.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
 
 
 @pytest.mark.parametrize(("reason", "shown"), [("Learning", "Learning: no traffic"), ("Exploring", "Learning, Exploring: no traffic")])
