@@ -180,6 +180,15 @@ def test_after_the_last_request_status_and_explain_say_idle(
 def test_what_the_cluster_refuses_is_one_sentence(cluster: Cluster, namespace: str, dflash: Dflash, tmp_path: Path) -> None:
     status, _, err = dflash("status", "nothing")
     assert (status, err) == (failures.CLUSTER, f"error: DFlashDeployment nothing in namespace {namespace} does not exist\n")
+    Deployment(cluster, namespace).create(spec_of(OLD))
+    missing = "no-such-namespace"
+    for words, within, said in (
+        (("status",), missing, f"error: there is no namespace {missing}. See kubectl get namespaces\n"),
+        (("status", "nothing"), missing, f"does not exist. There is no namespace {missing}\n"),
+        (("rollout", "status", "chat"), "default", f"There is one in namespace {namespace}; name it with --namespace\n"),
+    ):
+        status, _, err = dflash(*words, within=within)
+        assert (status, err.endswith(said)) == (failures.CLUSTER, True), err
     cluster.wait_for_service_account(namespace)
     status, _, err = dflash("status", kubeconfig=cluster.service_account_kubeconfig(namespace, "default"))
     assert (status, err.startswith("error: not allowed: ")) == (failures.CLUSTER, True)

@@ -70,6 +70,8 @@ def _objects(cluster: Cluster, name: str | None, everywhere: bool) -> Any:
     if name:
         return cluster.deployment(name)
     items = cluster.objects(DFLASH_DEPLOYMENT, None if everywhere else cluster.namespace)
+    if not items and not everywhere and cluster.no_namespace():
+        raise failures.Failure(f"there is no namespace {cluster.namespace}", "See kubectl get namespaces", status=failures.CLUSTER)
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
