@@ -82,8 +82,8 @@ def _conditions(obj: Mapping[str, Any]) -> tuple[str, str]:
 def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None, left: str = "") -> list[tuple[str, str]]:
     """Returns name and value of what the deployment runs and measures.
 
-    ``stable`` is its active revision; None if it is not known. ``left`` is the time since which no operator runs; empty if one does, or it
-    is not known.
+    ``stable`` is its active revision; None if it is not known. ``left`` is the time since which nobody renews the operator's Lease; empty
+    if somebody does, or it is not known.
     """
     status = obj.get("status") or {}
     speculation, tuning = status.get("speculation") or {}, status.get("tuning") or {}
@@ -124,6 +124,13 @@ def idle_since(status: Mapping[str, Any]) -> str:
     available = condition({"status": status}, "MetricsAvailable").get("lastTransitionTime")
     measured = str(metrics.get("measuredAt") or "an unknown time")
     return max(measured, str(available)) if available and metrics.get("measuredAt") else measured
+
+
+def outlived(obj: Mapping[str, Any], left: tuple[str, str] | None) -> tuple[str, str] | None:
+    """Returns the Lease that nobody renews, and since when; None where the status is newer: then its operator works without that Lease."""
+    status = obj.get("status") or {}
+    times = [(status.get("metrics") or {}).get("measuredAt"), *(item.get("lastTransitionTime") for item in status.get("conditions") or ())]
+    return left if left and all(str(time or "") <= left[1] for time in times) else None
 
 
 def _without_traffic(metrics: Mapping[str, Any]) -> bool:
@@ -180,10 +187,14 @@ def row(obj: Mapping[str, Any]) -> list[str]:
 def _measured(status: Mapping[str, Any], now: datetime, left: str) -> Iterator[tuple[str, str]]:
     """Yields the measured values, and of which time they are. Of an engine without traffic only what does not depend on load is of now.
 
-    ``left`` is the time since which no operator measures; empty if one does, or it is not known.
+    ``left`` is the time since which nobody renews the operator's Lease; empty if somebody does, or it is not known.
     """
     metrics, health = status.get("metrics") or {}, condition({"status": status}, "MetricsAvailable")
-    none, blind, some = _without_traffic(metrics), unmeasured(status) or ((left, "no operator runs") if left else None), False
+    none, blind, some = (
+        _without_traffic(metrics),
+        unmeasured(status) or ((left, "nobody renews the operator's Lease") if left else None),
+        False,
+    )
     for name, key, unit, of_load in _MEASURED:
         if metrics.get(key) is None:
             continue

@@ -82,7 +82,8 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
     if name:
         live = Live.of(cluster, name)
         now = datetime.now(UTC)
-        return one(live.obj, live.events, now, live.active, leases.abandoned(leases.read(cluster), now))
+        left = screen.outlived(live.obj, leases.abandoned(leases.read(cluster), now))
+        return one(live.obj, live.events, now, live.active, left)
     items = _objects(cluster, None, everywhere)["items"]
     if not items:
         place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
@@ -112,7 +113,9 @@ def one(
     if message:
         parts.append(Text(message))
     if left:
-        parts.append(Text(f"No operator runs: nobody has renewed its Lease {left[0]} since {left[1]} ({ago(left[1], now)})", style="bold"))
+        parts.append(
+            Text(f"Does the operator run? Nobody has renewed its Lease {left[0]} since {left[1]} ({ago(left[1], now)})", style="bold")
+        )
     grid = printing.grid(2)
     for title, value in screen.facts(obj, now, stable, left[1] if left else ""):
         grid.add_row(Text(title, style="cyan"), Text(value))

@@ -144,9 +144,17 @@ def test_an_operator_that_is_gone_measures_nothing() -> None:
     left = ("dflash-system/dflash-operator", "2026-11-29T11:58:00Z")
     idle = deployment(metrics={**BUSY, "tokensPerSecond": 0.0}, conditions=[condition("Ready", "True", "AsSpecified")])
     lines = [str(part) for part in one(idle, [], NOW, None, left)]
-    assert lines[2] == "No operator runs: nobody has renewed its Lease dflash-system/dflash-operator since 2026-11-29T11:58:00Z (2 min ago)"
-    assert dict(screen.facts(idle, NOW, left=left[1]))["traffic"] == "not known since 2026-11-29T11:58:00Z: no operator runs"
-    assert not any("No operator" in str(part) for part in one(idle, [], NOW, None))
+    assert (
+        lines[2]
+        == "Does the operator run? Nobody has renewed its Lease dflash-system/dflash-operator since 2026-11-29T11:58:00Z (2 min ago)"
+    )
+    assert (
+        dict(screen.facts(idle, NOW, left=left[1]))["traffic"] == "not known since 2026-11-29T11:58:00Z: nobody renews the operator's Lease"
+    )
+    assert screen.outlived(idle, left) == left
+    later = deployment(metrics={**BUSY, "measuredAt": "2026-11-29T11:59:00Z"})
+    assert screen.outlived(later, left) is None, "its operator works without that Lease"
+    assert not any("Lease" in str(part) for part in one(idle, [], NOW, None))
 
 
 def test_what_runs_is_that_of_the_active_revision_and_not_of_the_spec() -> None:
