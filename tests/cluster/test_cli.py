@@ -88,6 +88,9 @@ def test_a_person_follows_and_steers_rollouts(
     assert after > before
     assert f"+          failureThreshold: {after}\n" in told["diff"], "and the start-up budget that it gives it"
 
+    status, out, _ = dflash("diff", "chat")
+    assert (status, f"{candidate} is what the spec asks for, and is on trial already beside {old}; " in out) == (failures.NEGATIVE, True)
+
     # What runs, what is on trial beside it, and what the tuner waits for.
     said = dflash("explain", "chat")[1]
     assert "Where it comes from: " in said
