@@ -92,6 +92,8 @@ class Difference:
 
     def summary(self) -> str:
         """Returns in a sentence what the operator would do."""
+        if self.before is None and self._on_trial:
+            return f"{self.after.name} is what the spec asks for, and starts already as the first revision"
         if self.before is None:
             return f"{self.after.name}: {_NEVER}"
         if not self.differs:
@@ -101,8 +103,15 @@ class Difference:
             return f"no engine restarts: {self.after.name} failed before, so {again}; {self.before.name} keeps serving"
         verb = "make" if self.new else "return to"
         judged = self.judged()
+        if self._on_trial:
+            compared = f"{', '.join(judged)} are compared" if judged else "nothing is compared, because performance stays the same"
+            return f"{self.after.name} is what the spec asks for, and is on trial already beside {self.before.name}; {compared}"
         how = f"compare {', '.join(judged)}" if judged else "compare nothing, because performance stays the same"
         return f"the operator would {verb} {self.after.name}, try it on one replica beside {self.before.name}, and {how}."
+
+    @property
+    def _on_trial(self) -> bool:
+        return not self.new and self.after.state is RevisionState.CANDIDATE
 
     @property
     def _failed(self) -> bool:

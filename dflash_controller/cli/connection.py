@@ -30,6 +30,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace
 _NO_RIGHT = re.compile(r'\b[Uu]ser "[^"]*" cannot ')
 """Tells a missing right from a quota, Pod Security or an admission policy, which answer 403, too."""
 _NO_NAMESPACE = re.compile(r'namespaces "([^"]+)" not found')
+_NAMESPACE = Kind("v1", "Namespace", "namespaces")
 T = TypeVar("T")
 
 
@@ -78,8 +79,32 @@ class Cluster:
             raise self._failure(error, f"{kind.name} {name}") from error
 
     def deployment(self, name: str) -> Obj:
-        """Returns the DFlashDeployment of this name."""
-        return self.get(kinds.DFLASH_DEPLOYMENT, name)
+        """Returns the DFlashDeployment of this name. The Failure names the namespaces that have one, as far as they may be listed."""
+        try:
+            return self._runner.run(self._client.get(kinds.DFLASH_DEPLOYMENT, self.namespace, name))
+        except ApiError as error:
+            failure = self._failure(error, f"{KIND} {name} in namespace {self.namespace}")
+            if isinstance(error, NotFound) and (remedy := self._elsewhere(name)):
+                raise Failure(str(failure), remedy, status=CLUSTER) from error
+            raise failure from error
+
+    def no_namespace(self) -> bool:
+        """Returns whether the namespace chosen does not exist; False if it may not be read."""
+        try:
+            return self.find(_NAMESPACE, self.namespace, None) is None
+        except Failure:
+            return False
+
+    def _elsewhere(self, name: str) -> str:
+        """Returns what to do about a DFlashDeployment that is not in the namespace chosen; empty if nothing is known."""
+        try:
+            found = self.objects(kinds.DFLASH_DEPLOYMENT, None, field_selector=f"metadata.name={name}")
+        except Failure:
+            found = []
+        if found:
+            there = " and ".join(sorted(item["metadata"]["namespace"] for item in found))
+            return f"There is one in namespace {there}; name it with --namespace"
+        return f"There is no namespace {self.namespace}" if self.no_namespace() else ""
 
     def objects(self, kind: Kind, namespace: str | None, *, selector: str | None = None, field_selector: str | None = None) -> list[Obj]:
         """Returns the objects of a namespace; None: of all namespaces, or of a cluster-scoped kind."""

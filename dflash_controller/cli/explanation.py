@@ -16,7 +16,7 @@ from dflash_controller.api import defaults
 from dflash_controller.api.defaults import TuningPolicy
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.background import Background, background, of_changes
-from dflash_controller.cli.screen import idle_since
+from dflash_controller.cli.screen import idle_since, unmeasured
 from dflash_controller.planning.revisions.revision import Revision
 from dflash_controller.planning.revisions.roles import StoredRevisions
 from dflash_controller.tuner.acceptance import Acceptance
@@ -81,6 +81,10 @@ class Picture:
     """None if it is not known: a log line tells it only where the tuner chose the active block size."""
     idle_since: str = ""
     """Since when at the latest there has been no traffic, so that load and acceptance are those of before; empty if there is some."""
+    unmeasured: tuple[str, str] | None = None
+    """Since when nothing has been measured, and the reason; None if it is measured."""
+    unseen: str = ""
+    """Which generation of the spec the operator has not seen and which it has; empty if it has seen the last."""
 
     @property
     def concurrency(self) -> float | None:
@@ -157,6 +161,8 @@ class Picture:
             "slowerThanBestPercent": loss[1] if loss else None,
             "concurrency": self.concurrency,
             "idleSince": self.idle_since or None,
+            "notMeasuredSince": self.unmeasured[0] if self.unmeasured else None,
+            "notSeen": self.unseen or None,
             "acceptance": [
                 {"blockSize": line.block, "length": line.length, "relativeError": line.length_sigma, "measured": line.measured}
                 for line in self.acceptance_lines()
@@ -246,7 +252,7 @@ def of_live(
         max_concurrency=most,
         background=background(spec, stored, stable, status, events),
     )
-    return replace(made, idle_since=idle_since(metrics))
+    return replace(made, idle_since=idle_since(status), unmeasured=unmeasured(status))
 
 
 def _picture(

@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
+from dflash_controller.api.conditions import Reason
 from dflash_controller.api.crd import crd
-from dflash_controller.cli.times import age
+from dflash_controller.cli.standing import condition
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.hardware import generation
 from dflash_controller.model.metric_schema import MetricSchema, missing
@@ -22,11 +22,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 OPERATOR = "app.kubernetes.io/name=dflash-operator"
 NAMESPACES_VARIABLE = "DFLASH_NAMESPACES"
 PROMETHEUS_VARIABLE = "DFLASH_PROMETHEUS_URL"
-LEASE_NAME = "dflash-operator"
-"""Name of the Lease of an operator that was not given another one."""
 OLDEST = (1, 30)
-_CLOCKS_DIFFER_S = 30.0
-"""Seconds by which the clocks of this machine and of the operator may differ."""
 
 
 class Result(StrEnum):
@@ -80,22 +76,15 @@ def definition(found: Mapping[str, Any] | None) -> Check:
     return Check(name, Result.OK, "is installed, and of this program's release")
 
 
-def leader(leases: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """Returns which Lease has a holder that renews it, and who that is; empty if none has."""
-    for each in leases:
-        spec = each.get("spec") or {}
-        holder, ago = spec.get("holderIdentity"), age(spec.get("renewTime"), now)
-        if holder and ago is not None and ago <= float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS_DIFFER_S:
-            return f"{each['metadata']['namespace']}/{each['metadata']['name']} is held by {holder}"
-    return ""
-
-
-def operators(deployments: Sequence[Mapping[str, Any]], held: str = "") -> Check:
-    """Checks that an operator runs. ``held`` says which Lease of an operator has a holder."""
-    name = "operator"
+def operators(deployments: Sequence[Mapping[str, Any]], held: str = "", left: tuple[str, str] | None = None) -> Check:
+    """Checks that an operator runs. ``held`` says which Lease of an operator has a holder, ``left`` which one has had none since when."""
+    name, ran = "operator", f"the Lease {left[0]} says that an operator ran until {left[1]}: no holder since" if left else ""
     if not deployments and held:
         unknown = f"there is no Deployment with the label {OPERATOR}, so its settings are not known"
         return Check(name, Result.ADVICE, f"the Lease {held}, so one runs, but {unknown}")
+    if not deployments and ran:
+        text = f"{ran}, and there is no Deployment with the label {OPERATOR}"
+        return Check(name, Result.FAILED, text, "Find out who stopped or removed it, and start it again.")
     if not deployments:
         return Check(name, Result.FAILED, f"there is no Deployment with the label {OPERATOR}", "Install the chart dflash-operator.")
     said, ready = [], True
@@ -104,10 +93,27 @@ def operators(deployments: Sequence[Mapping[str, Any]], held: str = "") -> Check
         ready = ready and serving > 0
         image = operator_container(each).get("image", "")
         said.append(f"{each['metadata']['namespace']}/{each['metadata']['name']}: {serving} of {wanted} pods ready, {image}")
-    text = "; ".join(said)
-    if ready:
+    text = "; ".join([*said, ran] if ran else said)
+    if ready and not ran:
         return Check(name, Result.OK, text)
-    return Check(name, Result.FAILED, text, "Look at its pods and their logs.")
+    # Its Lease may have another name, and the expired one be that of an operator before.
+    return Check(name, Result.ADVICE if ready else Result.FAILED, text, "Look at its pods and their logs.")
+
+
+def metrics(deployments: Sequence[Mapping[str, Any]]) -> Check:
+    """Checks that the operator can read what the engines of every deployment measure."""
+    name = "metrics"
+    blind = [(each, found) for each in deployments if (found := condition(each, "MetricsAvailable")).get("status") == "False"]
+    # Without pods there is nothing to measure, and nothing to repair.
+    blind = [(each, found) for each, found in blind if found.get("reason") != Reason.NO_PODS]
+    if not blind:
+        return Check(name, Result.OK, f"no DFlashDeployment of {len(deployments)} has MetricsAvailable=False")
+    said = [
+        f"{each['metadata']['namespace']}/{each['metadata']['name']}: {found.get('reason')} since {found.get('lastTransitionTime')}"
+        for each, found in blind
+    ]
+    text = f"the operator cannot read those of {len(blind)} of {len(deployments)} DFlashDeployments: {'; '.join(said)}"
+    return Check(name, Result.ADVICE, text, "Load, verdicts and block sizes are not judged there; see condition MetricsAvailable.")
 
 
 def rights(refused: Sequence[str], asked: int) -> Check:

@@ -12,6 +12,7 @@ from dflash_controller.api.inputs import canonical, revision_inputs
 from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.types import Spec
 from dflash_controller.cli.field_changes import changes
+from dflash_controller.cli.standing import condition, deleted, unseen
 from dflash_controller.cli.times import ago, happened
 from dflash_controller.planning.revisions.revision import Revision
 
@@ -29,6 +30,9 @@ _MEASURED = (
     ("concurrency", "concurrency", "requests in service per replica", True),
 )
 """Title, field of ``status.metrics``, unit, and whether it says how much load there is."""
+NOT_SEEN = "NotSeen"
+"""Shown as the reason where the operator has not seen the spec: its conditions are about the one before."""
+UNKNOWN = "Unknown"
 _PROBE = "probe"
 _UNFINISHED = frozenset({"Preparing", "Canary", "Analyzing", "Progressing", "Paused", "Held", "RollingBack", "Suspended"})
 
@@ -53,7 +57,18 @@ class VerdictLine:
 
 
 def headline(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the state in a few words, and the message of what matters most."""
+    """Returns the state in a few words, and the message of what matters most. A state that is of an earlier spec is said to be so."""
+    if since := deleted(obj):
+        return f"being deleted since {since}", ""
+    said = unseen(obj)
+    state, message = _conditions(obj)
+    if not said or not condition(obj, "Ready"):
+        return state, message
+    told = f"The operator has not seen this spec ({said}). Of the one before it said {state}{f': {message}' if message else ''}"
+    return f"{UNKNOWN} {NOT_SEEN}", told
+
+
+def _conditions(obj: Mapping[str, Any]) -> tuple[str, str]:
     for kind, wrong in (("Stalled", "True"), ("Ready", "False"), ("Available", "False")):
         found = condition(obj, kind)
         if found.get("status") == wrong:
@@ -64,16 +79,14 @@ def headline(obj: Mapping[str, Any]) -> tuple[str, str]:
     return f"Ready={ready.get('status')} {ready.get('reason', '')}", str(ready.get("message", ""))
 
 
-def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Returns a condition; empty if there is none of that type."""
-    found = (obj.get("status") or {}).get("conditions") or ()
-    return next((item for item in found if item.get("type") == kind), {})
+def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None, left: str = "") -> list[tuple[str, str]]:
+    """Returns name and value of what the deployment runs and measures.
 
-
-def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None) -> list[tuple[str, str]]:
-    """Returns name and value of what the deployment runs and measures. ``stable`` is its active revision; None if it is not known."""
+    ``stable`` is its active revision; None if it is not known. ``left`` is the time since which nobody renews the operator's Lease; empty
+    if somebody does, or it is not known.
+    """
     status = obj.get("status") or {}
-    metrics, speculation, tuning = status.get("metrics") or {}, status.get("speculation") or {}, status.get("tuning") or {}
+    speculation, tuning = status.get("speculation") or {}, status.get("tuning") or {}
     drafter = status.get("drafter", "")
     revision = f"{status.get('stableRevision', 'none yet')}"
     found = [
@@ -84,22 +97,45 @@ def facts(obj: Mapping[str, Any], now: datetime, stable: Revision | None = None)
         ("block size", _speculation(speculation)),
         ("asked for", _asked_for(obj, stable)),
     ]
-    found += _measured(obj, metrics, now)
+    found += _measured(status, now, left)
     if tuning:
         state = ", ".join(dict.fromkeys(str(tuning.get(key)) for key in ("state", "reason")))
         found.append(("tuner", f"{state}: {tuning.get('message', '')}"))
     return [(name, value) for name, value in found if value]
 
 
-def idle_since(metrics: Mapping[str, Any]) -> str:
-    """Returns the time at which the engines were last found without traffic; empty if they had some when they were last measured.
+def unmeasured(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Returns since when the operator has measured nothing, and the reason; None if it measures."""
+    found = condition({"status": status}, "MetricsAvailable")
+    if not found or found.get("status") == "True":
+        return None
+    return str(found.get("lastTransitionTime") or "an unknown time"), str(found.get("reason", ""))
+
+
+def idle_since(status: Mapping[str, Any]) -> str:
+    """Returns the time at which the engines were last found without traffic; empty if they had some, or nothing is measured.
 
     They may have been idle before. Acceptance, step time and concurrency cannot be measured then, and keep their last values, beside a
-    speed of 0. A concurrency of 0 is told of no engine that has a request, so no speed beside it is one of now.
+    speed of 0. Values from before a time without measurements say nothing about that time.
     """
-    values = (metrics.get("tokensPerSecond"), metrics.get("concurrency"))
-    idle = any(value is not None and _number(value) == "0" for value in values)
-    return str(metrics.get("measuredAt") or "an unknown time") if idle else ""
+    metrics = status.get("metrics") or {}
+    if unmeasured(status) is not None or not _without_traffic(metrics):
+        return ""
+    available = condition({"status": status}, "MetricsAvailable").get("lastTransitionTime")
+    measured = str(metrics.get("measuredAt") or "an unknown time")
+    return max(measured, str(available)) if available and metrics.get("measuredAt") else measured
+
+
+def outlived(obj: Mapping[str, Any], left: tuple[str, str] | None) -> tuple[str, str] | None:
+    """Returns the Lease that nobody renews, and since when; None where the status is newer: then its operator works without that Lease."""
+    status = obj.get("status") or {}
+    times = [(status.get("metrics") or {}).get("measuredAt"), *(item.get("lastTransitionTime") for item in status.get("conditions") or ())]
+    return left if left and all(str(time or "") <= left[1] for time in times) else None
+
+
+def _without_traffic(metrics: Mapping[str, Any]) -> bool:
+    """Returns whether there was none. A concurrency of 0 is told of no engine that has a request, so no speed beside it is of then."""
+    return any(value is not None and _number(value) == "0" for value in (metrics.get("tokensPerSecond"), metrics.get("concurrency")))
 
 
 def rollout(obj: Mapping[str, Any], now: datetime) -> str:
@@ -112,12 +148,6 @@ def rollout(obj: Mapping[str, Any], now: datetime) -> str:
     reason = f" ({found['reason']})" if found.get("reason") not in (None, "", phase) else ""
     message = f": {found['message']}" if found.get("message") else ""
     return f"{phase}{reason} {found.get('revision', '')}, {ago(when, now) or 'now'}{message}"
-
-
-def went_wrong(obj: Mapping[str, Any]) -> bool:
-    """Returns whether the last rollout did not end as asked. A superseded one did where what the spec asks for instead is Ready."""
-    phase = ((obj.get("status") or {}).get("rollout") or {}).get("phase")
-    return phase in ("Held", "RolledBack") or (phase == "Superseded" and condition(obj, "Ready").get("status") != "True")
 
 
 def verdicts(obj: Mapping[str, Any]) -> list[VerdictLine]:
@@ -141,39 +171,48 @@ def row(obj: Mapping[str, Any]) -> list[str]:
     """Returns the cells of one deployment in the list of all."""
     status = obj.get("status") or {}
     metrics, phase = status.get("metrics") or {}, (status.get("rollout") or {}).get("phase", "")
-    idle = bool(idle_since(metrics))
+    none, other = _without_traffic(metrics) or unmeasured(status) is not None, bool(unseen(obj))
     return [
         obj["metadata"]["name"],
-        str(condition(obj, "Ready").get("status", "Unknown")),
+        UNKNOWN if other else str(condition(obj, "Ready").get("status", UNKNOWN)),
         str(status.get("serving", "")),
         str((status.get("speculation") or {}).get("label", "")),
-        NOTHING if idle else _number(metrics.get("acceptanceLength")),
-        NOTHING if idle else _number(metrics.get("tokensPerSecond")),
+        NOTHING if none else _number(metrics.get("acceptanceLength")),
+        NOTHING if none else _number(metrics.get("tokensPerSecond")),
         phase,
-        str(condition(obj, "Ready").get("reason", "")),
+        NOT_SEEN if other else str(condition(obj, "Ready").get("reason", "")),
     ]
 
 
-def _measured(obj: Mapping[str, Any], metrics: Mapping[str, Any], now: datetime) -> Iterator[tuple[str, str]]:
-    """Yields the measured values, and of which time they are. Of an engine without traffic only what does not depend on load is of now."""
-    since, some = idle_since(metrics), False
+def _measured(status: Mapping[str, Any], now: datetime, left: str) -> Iterator[tuple[str, str]]:
+    """Yields the measured values, and of which time they are. Of an engine without traffic only what does not depend on load is of now.
+
+    ``left`` is the time since which nobody renews the operator's Lease; empty if somebody does, or it is not known.
+    """
+    metrics, health = status.get("metrics") or {}, condition({"status": status}, "MetricsAvailable")
+    none, blind, some = (
+        _without_traffic(metrics),
+        unmeasured(status) or ((left, "nobody renews the operator's Lease") if left else None),
+        False,
+    )
     for name, key, unit, of_load in _MEASURED:
         if metrics.get(key) is None:
             continue
         some = True
-        if since and of_load:
+        if none and of_load:
             yield name, NOTHING
         else:
-            yield name, f"{_number(metrics[key])} {unit}{', when there was traffic' if since else ''}"
+            yield name, f"{_number(metrics[key])} {unit}{', when there was traffic' if none else ''}"
     if not some:
         return
-    when, health = metrics.get("measuredAt"), condition(obj, "MetricsAvailable")
-    if since:
-        yield "traffic", f"idle since {since} or earlier{f' ({text})' if (text := ago(when, now)) else ''}"
-    elif when:
-        steady = "" if health.get("status") == "False" else "; no value has left 10 % of it since"
-        yield "measured", f"{ago(when, now)}, over the window before{steady}"
-    if health.get("status") == "False":
+    when = metrics.get("measuredAt")
+    if blind:
+        yield "traffic", f"not known since {blind[0]}: {blind[1]}"
+    elif since := idle_since(status):
+        yield "traffic", f"idle since {since} or earlier{f' ({text})' if (text := ago(since, now)) else ''}"
+    if when and (blind or not none):
+        yield "measured", f"{ago(when, now)}, over the window before{'' if blind else '; no value has left 10 % of it since'}"
+    if health and health.get("status") != "True":
         yield "now", f"not measured, {health.get('reason', '')}: {health.get('message', '')}"
 
 

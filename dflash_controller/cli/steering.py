@@ -120,6 +120,15 @@ def undo(now: Situation, to: str | None) -> Action:
     if record is None:
         raise Failure(f"{now.name} has no earlier revision that served", status=NEGATIVE)
     patch = _back_to(now, record)
+    if not patch and stable is not None and record.speculation != stable.speculation:
+        block = record.speculation.max_block_size
+        raise Failure(
+            f"the spec of {now.name} asks for {record.name} already: the tuner changed the block size from {record.speculation.label()} to "
+            f"{stable.speculation.label()}",
+            f"To run it again, use kubectl dflash rollout pin {now.name} {record.name}; to keep the tuner from changing it, set "
+            f"spec.tuning.mode to Advise and spec.blockSize to {block}",
+            status=NEGATIVE,
+        )
     if not patch:
         raise Failure(f"the spec of {now.name} asks for {record.name} already", status=NEGATIVE)
     if record == stable:

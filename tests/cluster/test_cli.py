@@ -88,6 +88,9 @@ def test_a_person_follows_and_steers_rollouts(
     assert after > before
     assert f"+          failureThreshold: {after}\n" in told["diff"], "and the start-up budget that it gives it"
 
+    status, out, _ = dflash("diff", "chat")
+    assert (status, f"{candidate} is what the spec asks for, and is on trial already beside {old}; " in out) == (failures.NEGATIVE, True)
+
     # What runs, what is on trial beside it, and what the tuner waits for.
     said = dflash("explain", "chat")[1]
     assert "Where it comes from: " in said
@@ -148,6 +151,34 @@ def test_a_person_follows_and_steers_rollouts(
     assert "Where it comes from: trained size (active since " in out, "none of these changes was one of the block size"
 
 
+def test_a_spec_that_is_refused_or_not_seen_is_a_negative_answer(
+    start_operator: StartOperator, cluster: Cluster, namespace: str, dflash: Dflash
+) -> None:
+    deployment = Deployment(cluster, namespace).create(rollout_spec(1))
+    status, out, _ = dflash("rollout", "status", "chat")
+    assert (status, "has not seen this change yet (generation 1, seen none)" in out) == (failures.NEGATIVE, True)
+    operator = start_operator()
+    assert dflash("rollout", "status", "chat", "--wait", "--timeout", str(PATIENCE_S))[0] == failures.OK
+    deployment.wait_done()
+    deployment.patch(blockSize=32)
+    wait_until(lambda: deployment.condition("Stalled")[:2] == ("True", "InvalidSpec"), "the refusal")
+    assert deployment.rollout()["phase"] == "Completed", "that of the spec before"
+    for options in ((), ("--wait",)):
+        status, out, _ = dflash("rollout", "status", "chat", *options)
+        assert (status, out.startswith("chat: Stalled, InvalidSpec: spec.blockSize")) == (failures.NEGATIVE, True), out
+    operator.stop()
+    deployment.patch(blockSize=16)
+    seen, wanted = deployment.status()["observedGeneration"], deployment.get()["metadata"]["generation"]
+    assert seen < wanted
+    said = f"(generation {wanted}, seen {seen})"
+    status, out, _ = dflash("rollout", "status", "chat")
+    assert (status, f"has not seen this change yet {said}" in out) == (failures.NEGATIVE, True)
+    assert f"The operator has not seen this spec {said}" in dflash("status", "chat")[1]
+    assert f"The operator has not seen this spec {said}" in dflash("explain", "chat")[1]
+    cells = dflash("status")[1].splitlines()[1].split()
+    assert (cells[1], cells[-1]) == ("Unknown", "NotSeen")
+
+
 def test_after_the_last_request_status_and_explain_say_idle(
     start_operator: StartOperator, cluster: Cluster, namespace: str, dflash: Dflash
 ) -> None:
@@ -180,6 +211,15 @@ def test_after_the_last_request_status_and_explain_say_idle(
 def test_what_the_cluster_refuses_is_one_sentence(cluster: Cluster, namespace: str, dflash: Dflash, tmp_path: Path) -> None:
     status, _, err = dflash("status", "nothing")
     assert (status, err) == (failures.CLUSTER, f"error: DFlashDeployment nothing in namespace {namespace} does not exist\n")
+    Deployment(cluster, namespace).create(spec_of(OLD))
+    missing = "no-such-namespace"
+    for words, within, said in (
+        (("status",), missing, f"error: there is no namespace {missing}. See kubectl get namespaces\n"),
+        (("status", "nothing"), missing, f"does not exist. There is no namespace {missing}\n"),
+        (("rollout", "status", "chat"), "default", f"There is one in namespace {namespace}; name it with --namespace\n"),
+    ):
+        status, _, err = dflash(*words, within=within)
+        assert (status, err.endswith(said)) == (failures.CLUSTER, True), err
     cluster.wait_for_service_account(namespace)
     status, _, err = dflash("status", kubeconfig=cluster.service_account_kubeconfig(namespace, "default"))
     assert (status, err.startswith("error: not allowed: ")) == (failures.CLUSTER, True)
@@ -234,6 +274,10 @@ def test_doctor_finds_what_a_cluster_lacks(cluster: Cluster, namespace: str, dfl
     cluster.apply_yaml(lease, namespace)
     [operator] = [item for item in json.loads(dflash("doctor", "-o", "json")[1]) if item["name"] == "operator"]
     assert (operator["result"], f"{namespace}/dflash-operator is held by elsewhere" in operator["text"]) == ("advice", True)
+    lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
+    cluster.apply_yaml(lease, namespace)
+    [operator] = [item for item in json.loads(dflash("doctor", "-o", "json")[1]) if item["name"] == "operator"]
+    assert (operator["result"], f"{namespace}/dflash-operator says that an operator ran until 2026" in operator["text"]) == ("FAILED", True)
     cluster.wait_for_service_account(namespace)
     stranger = cluster.service_account_kubeconfig(namespace, "default")
     found = {item["name"]: item for item in json.loads(dflash("doctor", "-o", "json", kubeconfig=stranger)[1])}

@@ -36,10 +36,10 @@ kubectl dflash diff qwen.yaml -o json
 def command(file_or_name: str, name: str | None, settings: Sequence[str], output: str, where: Where) -> int:
     """Compare what a spec asks for with what runs in the cluster.
 
-    Says which fields change, whether engines are replaced, by which revision, what would be compared in its rollout, and prints the
-    difference of the workloads. With NAME the spec is the one in the cluster; then it also says what somebody else changed in the workload.
-    With FILE its spec counts as the whole one, as with kubectl replace. kubectl apply keeps fields that the file leaves out and somebody
-    else has set, by a patch for example: see them with kubectl diff -f FILE.
+    Says which fields change, whether engines are replaced, by which revision, whether that is on trial already, what is compared in its
+    rollout, and prints the difference of the workloads. With NAME the spec is the one in the cluster; then it also says what somebody else
+    changed in the workload. With FILE its spec counts as the whole one, as with kubectl replace. kubectl apply keeps fields that the file
+    leaves out and somebody else has set, by a patch for example: see them with kubectl diff -f FILE.
     Nothing is changed. The model hub is not asked: a branch that the active revision has resolved counts as unmoved.
     """
     from dflash_controller.cli.comparison import Difference, compare

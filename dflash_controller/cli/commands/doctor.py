@@ -52,8 +52,9 @@ _RIGHTS_OF_A_POD = (("create", "", "pods"), ("get", "", "pods"), ("delete", "", 
 @options.output
 @options.cluster
 def command(prometheus: str | None, from_pod: bool, timeout: float, output: str, where: Where) -> int:
-    """Check whether the cluster is ready: the release of Kubernetes, the CustomResourceDefinition, the operator, your rights, GPU labels,
-    LeaderWorkerSet, PodMonitor, storage classes, every series that decisions need from Prometheus, and the model hub.
+    """Check whether the cluster is ready: the release of Kubernetes, the CustomResourceDefinition, the operator, whether it can read the
+    metrics of every DFlashDeployment, your rights, GPU labels, LeaderWorkerSet, PodMonitor, storage classes, every series that decisions
+    need from Prometheus, and the model hub.
 
     Prometheus is asked through the API server's proxy of its Service. What you may not read is unknown, not wrong. Nothing is changed
     without --from-pod. With it, one pod in the namespace asks the hub in place of the operator, with its image, proxy and certificates, and
@@ -74,7 +75,7 @@ def command(prometheus: str | None, from_pod: bool, timeout: float, output: str,
 
 def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Iterator[Check]:
     """Yields every check. ``pod_limit_s`` are the seconds that a pod may take; None: none is started."""
-    from dflash_controller.cli import readiness
+    from dflash_controller.cli import leases, readiness
     from dflash_controller.cluster import kinds
     from dflash_controller.cluster.kinds import Kind
 
@@ -88,11 +89,16 @@ def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Ite
     )
     operators: list[dict[str, Any]] = []
 
-    def deployed() -> str:
+    def deployed() -> list[Mapping[str, Any]]:
         operators.extend(cluster.objects(kinds.DEPLOYMENT, None, selector=readiness.OPERATOR))
-        return "" if operators else _held(cluster)
+        return leases.read(cluster)
 
-    yield _read("operator", deployed, lambda held: readiness.operators(operators, held))
+    def judged(found: Sequence[Mapping[str, Any]]) -> Check:
+        now = datetime.now(UTC)
+        return readiness.operators(operators, leases.leader(found, now), leases.abandoned(found, now))
+
+    yield _read("operator", deployed, judged)
+    yield _read("metrics", lambda: _deployments(cluster), readiness.metrics)
     yield _read("your rights", lambda: _refused(cluster, _RIGHTS), lambda refused: readiness.rights(refused, len(_RIGHTS)))
     yield _read("GPU nodes", lambda: cluster.objects(kinds.NODE, None), readiness.accelerators)
     yield _read("storage classes", lambda: cluster.objects(classes, None), readiness.storage)
@@ -105,16 +111,14 @@ def _checks(cluster: Cluster, url: str | None, pod_limit_s: float | None) -> Ite
     yield _hub(cluster, readiness.operator_of(operators, cluster.namespace), pod_limit_s)
 
 
-def _held(cluster: Cluster) -> str:
-    """Returns which Lease of an operator has a leader; empty if none has, or Leases may not be read."""
-    from dflash_controller.cli import readiness
-    from dflash_controller.cluster import kinds
+def _deployments(cluster: Cluster) -> list[dict[str, Any]]:
+    """Returns the DFlashDeployments of all namespaces; of the chosen one if those of all may not be read."""
+    from dflash_controller.cluster.kinds import DFLASH_DEPLOYMENT
 
     try:
-        leases = cluster.objects(kinds.LEASE, None, field_selector=f"metadata.name={readiness.LEASE_NAME}")
+        return cluster.objects(DFLASH_DEPLOYMENT, None)
     except failures.Failure:
-        return ""
-    return readiness.leader(leases, datetime.now(UTC))
+        return cluster.objects(DFLASH_DEPLOYMENT, cluster.namespace)
 
 
 def _prometheus(cluster: Cluster, url: str | None, operator: bool) -> Iterator[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,11 +79,13 @@ def _of_live(name: str, where: Where) -> Picture:
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
     from dflash_controller.cli.explanation import of_live
+    from dflash_controller.cli.standing import unseen
 
     with Cluster(where) as cluster:
         live = Live.of(cluster, name)
         name = f"{live.namespace}/{live.name}"
-        return of_live(name, live.spec, live.status, live.stored, live.revision(None), live.events, time.time())
+        made = of_live(name, live.spec, live.status, live.stored, live.revision(None), live.events, time.time())
+        return replace(made, unseen=unseen(live.obj))
 
 
 def _of_log(file: str, deployment: str | None, output: str) -> tuple[Picture, int]:
@@ -129,6 +132,13 @@ def _print(picture: Picture) -> None:
     load = picture.concurrency
     head = f"{picture.name}: block size {picture.current}" if picture.current > 1 else f"{picture.name}: speculation is off"
     printing.show(head + (f", {load:.1f} requests per replica" if load is not None else ""))
+    if picture.unseen:
+        printing.show(
+            f"The operator has not seen this spec ({picture.unseen}): decision, load and acceptance are those under the one before."
+        )
+    if picture.unmeasured:
+        since, reason = picture.unmeasured
+        printing.show(f"Traffic is not known since {since}: {reason}. Load and acceptance are those of before.")
     if picture.idle_since:
         printing.show(
             f"There has been no traffic since {picture.idle_since} or earlier: load and acceptance are those of the last traffic."

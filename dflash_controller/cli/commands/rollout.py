@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dflash_controller.cli.where import Where
     from dflash_controller.engines.protocol import ModelRef
 
-_ENDS = frozenset({"Completed", "RolledBack", "Superseded", "Held"})
-"""Phases at which ``status --wait`` ends."""
 _STANDING_SECONDS = 30.0
 """How long an operator may take to see that an annotation of an earlier trial is gone."""
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done and print the patch, and do nothing.")
@@ -143,8 +141,13 @@ def _restart(name: str, yes: bool, dry_run: bool, where: Where) -> int:
 
 
 def _status(name: str, wait: bool, timeout: float, output: str, where: Where) -> int:
-    """Show how the rollout stands. Status 1 if it is held or rolled back, or if it was superseded and the deployment is not Ready."""
-    from dflash_controller.cli import screen
+    """Show how the rollout stands.
+
+    Status 1 if it is held or rolled back, if it was superseded and the deployment is not Ready, if the deployment is Stalled, or if the
+    operator has not seen the spec yet. --wait waits until it has seen it. Of what makes a deployment Stalled, --wait waits only for what
+    the operator or Kubernetes tries again, such as a model hub that does not answer or a quota that is used up.
+    """
+    from dflash_controller.cli import screen, standing
     from dflash_controller.cli.connection import Cluster
     from dflash_controller.cli.deployments import Live
 
@@ -152,25 +155,29 @@ def _status(name: str, wait: bool, timeout: float, output: str, where: Where) ->
     with Cluster(where) as cluster:
         while True:
             live = Live.of(cluster, name)
-            phase = str(live.rollout.get("phase") or "")
-            seen = live.status.get("observedGeneration") == live.obj["metadata"]["generation"]
-            done = seen and phase in _ENDS
+            stands = standing.of(live.obj)
             line = screen.rollout(live.obj, datetime.now(UTC)) or "no rollout yet"
-            if output == "table" and wait and not done and line.partition(",")[0] != said:
-                said = line.partition(",")[0]
-                click.echo(line)
-            if done or not wait:
+            if output == "table" and wait and not stands.ended and (now := stands.text or line.partition(",")[0]) != said:
+                said = now
+                click.echo(f"waits, because this can end by itself: {now}" if stands.text else line)
+            if stands.ended or not wait:
                 break
             if time.monotonic() > end:
-                raise failures.Failure(f"{name} is still {phase or 'without a rollout'} after {timeout:.0f} s", status=failures.NEGATIVE)
+                phase = live.rollout.get("phase") or "not begun"
+                raise failures.Failure(
+                    f"{name} after {timeout:.0f} s: {stands.text or f'the rollout is {phase}'}", status=failures.NEGATIVE
+                )
             time.sleep(1)
+        if stands.text:
+            # The object that programs read is the rollout, which is another one.
+            click.echo(f"{name}: {stands.text}", err=output != "table")
         if output == "table":
-            click.echo(line)
+            click.echo(f"Last rollout: {line}" if stands.text and live.rollout else line)
             for verdict in screen.verdicts(live.obj):
                 click.echo(f"  {verdict.metric:<22} {verdict.verdict:<13} {verdict.bar}  {verdict.text}")
         else:
             printing.data(dict(live.rollout), output)
-    return failures.NEGATIVE if seen and screen.went_wrong(live.obj) else failures.OK
+    return failures.OK if stands.good else failures.NEGATIVE
 
 
 def _history(name: str, revision: str | None, output: str, where: Where) -> int:

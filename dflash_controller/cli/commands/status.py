@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dflash_controller.cli import failures, options, printing
+from dflash_controller.cli.times import ago
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,8 +43,10 @@ _COLORS = {"Successful": "green", "Failed": "red", "Inconclusive": "yellow", "Er
 def command(name: str | None, all_namespaces: bool, watch: bool, interval: float, output: str, where: Where) -> int:
     """Show what deployments run and measure, how their rollouts stand, and what was decided last.
 
-    The bar of a verdict is the loss that the limit allows: it is full where the candidate has used it up. -o json and -o yaml print the
-    objects as they are.
+    The bar of a verdict is the loss that the limit allows: it is full where the candidate has used it up. READY Unknown with the reason
+    NotSeen means that the operator has not seen the present spec; what else is shown is of the one before. Measured values are - where
+    there is no traffic, or the operator cannot measure it. If nobody renews the operator's Lease and you may list Leases, NAME says since
+    when. -o json and -o yaml print the objects as they are.
     """
     from dflash_controller.cli.connection import Cluster
 
@@ -67,16 +70,20 @@ def _objects(cluster: Cluster, name: str | None, everywhere: bool) -> Any:
     if name:
         return cluster.deployment(name)
     items = cluster.objects(DFLASH_DEPLOYMENT, None if everywhere else cluster.namespace)
+    if not items and not everywhere and cluster.no_namespace():
+        raise failures.Failure(f"there is no namespace {cluster.namespace}", "See kubectl get namespaces", status=failures.CLUSTER)
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
 def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[RenderableType]:
-    from dflash_controller.cli import screen
+    from dflash_controller.cli import leases, screen
     from dflash_controller.cli.deployments import Live
 
     if name:
         live = Live.of(cluster, name)
-        return one(live.obj, live.events, datetime.now(UTC), live.active)
+        now = datetime.now(UTC)
+        left = screen.outlived(live.obj, leases.abandoned(leases.read(cluster), now))
+        return one(live.obj, live.events, now, live.active, left)
     items = _objects(cluster, None, everywhere)["items"]
     if not items:
         place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
@@ -88,8 +95,14 @@ def _screen(cluster: Cluster, name: str | None, everywhere: bool) -> list[Render
     return [table]
 
 
-def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime, stable: Revision | None) -> list[RenderableType]:
-    """Returns the screen of one deployment. ``stable`` is its active revision; None if it is not known."""
+def one(
+    obj: dict[str, Any], events: list[dict[str, Any]], now: datetime, stable: Revision | None, left: tuple[str, str] | None = None
+) -> list[RenderableType]:
+    """Returns the screen of one deployment.
+
+    ``stable`` is its active revision; None if it is not known. ``left`` is the Lease of an operator that nobody renews, and since when;
+    None if somebody does, or it may not be read.
+    """
     from rich.text import Text
 
     from dflash_controller.cli import screen
@@ -99,8 +112,12 @@ def one(obj: dict[str, Any], events: list[dict[str, Any]], now: datetime, stable
     parts: list[RenderableType] = [Text(f"{metadata['name']} in {metadata['namespace']}: {state}", style="bold")]
     if message:
         parts.append(Text(message))
+    if left:
+        parts.append(
+            Text(f"Does the operator run? Nobody has renewed its Lease {left[0]} since {left[1]} ({ago(left[1], now)})", style="bold")
+        )
     grid = printing.grid(2)
-    for title, value in screen.facts(obj, now, stable):
+    for title, value in screen.facts(obj, now, stable, left[1] if left else ""):
         grid.add_row(Text(title, style="cyan"), Text(value))
     parts += [Text(""), grid]
     if rollout := screen.rollout(obj, now):

@@ -140,3 +140,17 @@ def test_what_failed_before_is_said_to_stay_as_it_is() -> None:
     assert difference.fields() == [f'spec.drafter.revision: "{"c" * 40}" -> "{"d" * 40}"']
     again = found(Stored([ACTIVE, failed]), asked("d" * 40, restartId="again"))
     assert "try it on one replica" in again.summary()
+
+
+def test_a_change_that_is_on_trial_is_not_announced_again() -> None:
+    made = found(Stored([ACTIVE]), asked("e" * 40)).after
+    source = copy.deepcopy(dict(made.source))
+    source["revision"] = 6
+    difference = found(Stored([ACTIVE, source]), asked("e" * 40))
+    assert (difference.any, difference.new, difference.after.name) == (True, False, made.name)
+    said = difference.summary()
+    assert said.startswith(f"{made.name} is what the spec asks for, and is on trial already beside qwen-rccccccc; acceptanceLength, ")
+    assert "would" not in said
+    assert "would make" in found(Stored([ACTIVE, source]), asked("f" * 40)).summary()
+    first = found(Stored([source]), asked("e" * 40))
+    assert first.summary() == f"{made.name} is what the spec asks for, and starts already as the first revision"

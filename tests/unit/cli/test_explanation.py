@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
+from dflash_controller.api.parse import parse_spec
 from dflash_controller.api.speculation import Fixed
+from dflash_controller.api.types import Spec
 from dflash_controller.cli import explanation, plots
+from dflash_controller.cli.commands import explain
 from dflash_controller.cli.explanation import Picture
 from dflash_controller.cli.failures import NEGATIVE, OK, USAGE
 from dflash_controller.cli.program import run
+from dflash_controller.planning.revisions.revision import RevisionState
+from dflash_controller.planning.revisions.roles import read_stored
 from dflash_controller.tuner.policy import decide
+from tests.support.stored_revisions import stored
 from tests.support.tuner_inputs import tuner_inputs
 from tests.unit.cli.test_replay import LEARNED, entry
 
@@ -72,6 +78,34 @@ def test_advise_is_what_keeps_a_worthwhile_change() -> None:
     inputs = tuner_inputs(surge=True)
     advised = picture(policy=replace(inputs.policy, mode="Advise"))
     assert "spec.tuning.mode Auto: it is Advise, so the recommendation is only shown" in advised.changes()
+
+
+def test_what_is_not_known_is_said_before_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    blind = replace(picture(), unmeasured=("2026-11-29T06:07:46Z", "PrometheusError"), unseen="generation 7, seen 6")
+    explain._print(blind)
+    out = capsys.readouterr().out
+    assert "The operator has not seen this spec (generation 7, seen 6)" in out
+    assert "Traffic is not known since 2026-11-29T06:07:46Z: PrometheusError." in out
+    assert "no traffic" not in out
+    told = blind.to_json()
+    assert (told["notMeasuredSince"], told["notSeen"]) == ("2026-11-29T06:07:46Z", "generation 7, seen 6")
+
+
+def test_a_deployment_that_is_not_measured_is_not_idle() -> None:
+    spec = {"target": {"model": "Qwen/Qwen3.5-9B"}}
+    records = read_stored([stored("raaaaaaa", 1, RevisionState.STABLE, spec)])
+    parsed = parse_spec({"spec": spec})
+    assert isinstance(parsed, Spec)
+    assert records.stable is not None
+    health = {"type": "MetricsAvailable", "reason": "PrometheusError", "lastTransitionTime": "2026-11-29T06:07:46Z"}
+    metrics = {"tokensPerSecond": 0.0, "measuredAt": "2026-11-29T06:00:00Z"}
+
+    def live(available: str) -> Picture:
+        status = {"metrics": metrics, "conditions": [{**health, "status": available}]}
+        return explanation.of_live("default/qwen", parsed, status, records, records.stable, [], 0.0)
+
+    assert (live("False").idle_since, live("False").unmeasured) == ("", ("2026-11-29T06:07:46Z", "PrometheusError"))
+    assert (live("True").idle_since, live("True").unmeasured) == ("2026-11-29T06:07:46Z", None)
 
 
 def test_a_plot_is_a_png_and_nothing_learned_is_no_plot(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dflash_controller.api.crd import crd
-from dflash_controller.cli import readiness
+from dflash_controller.cli import leases, readiness
 from dflash_controller.cli.readiness import Result
 from dflash_controller.engines import ENGINES
 
@@ -115,8 +115,60 @@ def test_operator_and_its_prometheus() -> None:
 def test_a_lease_tells_of_an_operator_without_a_deployment(holder: str, renewed: str | None, held: str) -> None:
     spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
     lease = {"metadata": {"name": "dflash-operator", "namespace": "team"}, "spec": spec}
-    found = readiness.leader([lease], datetime(2026, 11, 29, 12, 0, tzinfo=UTC))
+    found = leases.leader([lease], datetime(2026, 11, 29, 12, 0, tzinfo=UTC))
     assert found == held
     check = readiness.operators([], found)
     assert (check.result, held in check.text) == (Result.ADVICE if held else Result.FAILED, True)
     assert readiness.prometheus_url([]) is None
+
+
+def lease(renewed: str | None, namespace: str = "team", *, holder: str = "host-1", duration: int = 15) -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": duration}
+    return {"metadata": {"name": "dflash-operator", "namespace": namespace}, "spec": spec}
+
+
+LAST, FRESH = "2026-11-29T11:58:00.123456Z", "2026-11-29T11:59:55.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        ([lease(LAST)], ("team/dflash-operator", "2026-11-29T11:58:00Z")),
+        ([lease("2026-11-29T10:00:00.000000Z"), lease(LAST, "other")], ("other/dflash-operator", "2026-11-29T11:58:00Z")),
+        ([lease(LAST, holder="", duration=1)], ("team/dflash-operator", "2026-11-29T11:58:00Z")),
+        ([lease(LAST), lease(FRESH, "other")], None),
+        ([lease(FRESH, holder="", duration=1)], None),
+        ([lease(None)], None),
+        ([], None),
+    ],
+    ids=["expired", "the last", "given back", "another is held", "just given back", "never renewed", "none"],
+)
+def test_an_expired_lease_tells_until_when_an_operator_ran(found: list[dict[str, Any]], left: tuple[str, str] | None) -> None:
+    assert leases.abandoned(found, datetime(2026, 11, 29, 12, 0, tzinfo=UTC)) == left
+
+
+def test_an_operator_that_ran_is_not_to_be_installed() -> None:
+    left = ("dflash-system/dflash-operator", "2026-11-29T11:58:00Z")
+    gone = readiness.operators([], "", left)
+    assert (gone.result, "an operator ran until 2026-11-29T11:58:00Z: no holder since" in gone.text) == (Result.FAILED, True)
+    assert "Install" not in gone.remedy
+    deployment = {
+        "metadata": {"name": "dflash-operator", "namespace": "dflash-system"},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [{"image": "operator:1"}]}}},
+    }
+    stopped = readiness.operators([deployment], "", left)
+    assert (stopped.result, "0 of 1 pods ready" in stopped.text, "no holder since" in stopped.text) == (Result.FAILED, True, True)
+    hung = readiness.operators([{**deployment, "status": {"readyReplicas": 1}}], "", left)
+    assert (hung.result, "no holder since" in hung.text) == (Result.ADVICE, True)
+
+
+def test_deployments_whose_metrics_are_not_read_are_named() -> None:
+    def measured(name: str, status: str, reason: str) -> dict[str, Any]:
+        condition = {"type": "MetricsAvailable", "status": status, "reason": reason, "lastTransitionTime": "2026-11-29T06:07:46Z"}
+        return {"metadata": {"name": name, "namespace": "team"}, "status": {"conditions": [condition]}}
+
+    fine = [measured("a", "True", "Measured"), measured("b", "False", "NoPods"), {"metadata": {"name": "c", "namespace": "team"}}]
+    assert readiness.metrics(fine).result is Result.OK
+    found = readiness.metrics([*fine, measured("d", "False", "PrometheusError")])
+    assert (found.result, "team/d: PrometheusError since 2026-11-29T06:07:46Z" in found.text) == (Result.ADVICE, True)
+    assert "1 of 4" in found.text

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dflash_controller.cli import screen
+from dflash_controller.cli import screen, standing
+from dflash_controller.cli.commands.status import one
 from dflash_controller.planning.revisions.revision import RevisionState, read
 from tests.support.stored_revisions import stored
 
@@ -97,6 +98,65 @@ def test_an_idle_deployment_shows_no_load_of_another_time(zero: str) -> None:
     assert screen.row(deployment(metrics=BUSY))[4:6] == ["5.73", "800"]
 
 
+BLIND = {**condition("MetricsAvailable", "False", "PrometheusError"), "lastTransitionTime": "2026-11-29T10:00:00Z"}
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+def test_traffic_that_is_not_measured_is_not_known_and_never_idle(status: str) -> None:
+    blind = deployment(metrics={**BUSY, "tokensPerSecond": 0.0}, conditions=[{**BLIND, "status": status}])
+    shown = dict(screen.facts(blind, NOW))
+    assert shown["traffic"] == "not known since 2026-11-29T10:00:00Z: PrometheusError"
+    assert shown["now"] == "not measured, PrometheusError: PrometheusError is why"
+    assert "idle" not in str(shown)
+    assert screen.idle_since(blind["status"]) == ""
+    assert screen.row(deployment(metrics=BUSY, conditions=[BLIND]))[4:6] == ["-", "-"], "they are not of now"
+
+
+def test_a_time_without_measurements_was_not_idle() -> None:
+    again = {**BLIND, "status": "True", "lastTransitionTime": "2026-11-29T11:00:00Z"}
+    idle = deployment(metrics={**BUSY, "tokensPerSecond": 0.0}, conditions=[again])
+    assert dict(screen.facts(idle, NOW))["traffic"] == "idle since 2026-11-29T11:00:00Z or earlier (60 min ago)"
+    early = deployment(metrics={**BUSY, "tokensPerSecond": 0.0}, conditions=[{**again, "lastTransitionTime": "2026-11-29T01:00:00Z"}])
+    assert screen.idle_since(early["status"]) == "2026-11-29T09:00:00Z"
+
+
+def unseen(**status: Any) -> dict[str, Any]:
+    found = deployment(**status)
+    return {**found, "metadata": {**found["metadata"], "generation": 7}}
+
+
+def test_a_spec_that_the_operator_has_not_seen_is_not_ready_as_specified() -> None:
+    ready = condition("Ready", "True", "AsSpecified")
+    before = unseen(observedGeneration=6, conditions=[ready])
+    state, message = screen.headline(before)
+    assert state == "Unknown NotSeen"
+    assert message.startswith(
+        "The operator has not seen this spec (generation 7, seen 6). Of the one before it said Ready=True AsSpecified"
+    )
+    assert (screen.row(before)[1], screen.row(before)[-1]) == ("Unknown", "NotSeen")
+    seen = unseen(observedGeneration=7, conditions=[ready])
+    assert (screen.row(seen)[1], screen.row(seen)[-1]) == ("True", "AsSpecified")
+    new = {**unseen(), "status": {}}
+    assert (screen.headline(new)[0], screen.row(new)[-1]) == ("not seen by an operator yet", "NotSeen")
+
+
+def test_an_operator_that_is_gone_measures_nothing() -> None:
+    left = ("dflash-system/dflash-operator", "2026-11-29T11:58:00Z")
+    idle = deployment(metrics={**BUSY, "tokensPerSecond": 0.0}, conditions=[condition("Ready", "True", "AsSpecified")])
+    lines = [str(part) for part in one(idle, [], NOW, None, left)]
+    assert (
+        lines[2]
+        == "Does the operator run? Nobody has renewed its Lease dflash-system/dflash-operator since 2026-11-29T11:58:00Z (2 min ago)"
+    )
+    assert (
+        dict(screen.facts(idle, NOW, left=left[1]))["traffic"] == "not known since 2026-11-29T11:58:00Z: nobody renews the operator's Lease"
+    )
+    assert screen.outlived(idle, left) == left
+    later = deployment(metrics={**BUSY, "measuredAt": "2026-11-29T11:59:00Z"})
+    assert screen.outlived(later, left) is None, "its operator works without that Lease"
+    assert not any("Lease" in str(part) for part in one(idle, [], NOW, None))
+
+
 def test_what_runs_is_that_of_the_active_revision_and_not_of_the_spec() -> None:
     runs = {"target": {"model": "Qwen/Qwen3.5-9B"}, "blockSize": 16}
     stable = read(stored("raaaaaaa", 1, RevisionState.STABLE, runs))
@@ -139,7 +199,7 @@ def test_the_newest_decisions_come_first() -> None:
     ],
 )
 def test_a_superseded_rollout_is_fine_where_the_deployment_is_ready(phase: str, ready: str, wrong: bool) -> None:
-    assert screen.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
+    assert standing.went_wrong(deployment(rollout={"phase": phase}, conditions=[condition("Ready", ready)])) is wrong
 
 
 @pytest.mark.parametrize(("reason", "shown"), [("Learning", "Learning: no traffic"), ("Exploring", "Learning, Exploring: no traffic")])

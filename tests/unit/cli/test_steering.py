@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from dflash_controller.api.parse import parse_spec
+from dflash_controller.api.speculation import Fixed
 from dflash_controller.api.types import Spec
 from dflash_controller.catalog import Catalog
 from dflash_controller.cli import steering
-from dflash_controller.cli.failures import Failure
+from dflash_controller.cli.failures import NEGATIVE, Failure
 from dflash_controller.cli.steering import Situation
 from dflash_controller.planning.revisions.revision import RevisionState
 from dflash_controller.planning.revisions.roles import read_stored
@@ -75,6 +76,20 @@ def test_undo_to_what_serves_ends_the_rollout(to: str | None) -> None:
     found = steering.undo(situation(spec_of("c" * 40), RETIRED, STABLE, CANDIDATE), to)
     assert found.patch == {"spec": {"drafter": {"revision": NEW}}}
     assert "a rollout that is under way ends" in found.says[0]
+
+
+@pytest.mark.parametrize("to", ["raaaaaaa", None])
+def test_undo_of_a_block_size_of_the_tuner_names_the_way(to: str | None) -> None:
+    before = stored("raaaaaaa", 1, RevisionState.RETIRED, spec_of(NEW))
+    after = stored("rbbbbbbb", 2, RevisionState.STABLE, spec_of(NEW))
+    after["data"]["speculation"] = Fixed(8).to_json()
+    with pytest.raises(Failure) as failed:
+        steering.undo(situation(spec_of(NEW), before, after), to)
+    said = str(failed.value)
+    assert "asks for qwen-raaaaaaa already: the tuner changed the block size from 16 to 8" in said
+    assert "kubectl dflash rollout pin qwen qwen-raaaaaaa" in said
+    assert "set spec.tuning.mode to Advise and spec.blockSize to 16" in said
+    assert failed.value.status == NEGATIVE
 
 
 def test_pin_restart_pause() -> None:
