@@ -109,6 +109,20 @@ def test_settings_of_the_operator_count(capsys: pytest.CaptureFixture[str], tmp_
     assert "DFLASH_ALOWED: unknown setting" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("X=1", "--setting X: unknown setting\n"),
+        ("ALLOWED_HOST_PATHS=/mnt", "--setting ALLOWED_HOST_PATHS: unknown setting; DFLASH_ALLOWED_HOST_PATHS may be meant"),
+        # The operator overlooks it: Kubernetes sets such variables for a Service.
+        ("DFLASH_X_PORT=1", "--setting DFLASH_X_PORT: unknown setting"),
+    ],
+)
+def test_a_setting_that_the_operator_does_not_have_is_refused(written: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", EXAMPLE, "--setting", written]) == failures.USAGE
+    assert said in capsys.readouterr().err
+
+
 def test_render_shows_sources_and_refuses_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", EXAMPLE, "--argv"]) == failures.OK
     words = shlex.split(capsys.readouterr().out)
