@@ -17,7 +17,19 @@ _NO_SECRET = re.compile(
     re.IGNORECASE,
 )
 """Names that look like those of secrets and are not: numbers of tokens, and references to Secrets, which hold names only."""
-_KNOWN_VARIABLES = ("SGLANG_", "VLLM_", "NCCL_", "CUDA_", "DFLASH_", "HF_HOME", "HF_HUB_", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE", "POD_")
+_KNOWN_VARIABLES = (
+    "SGLANG_",
+    "VLLM_",
+    "NCCL_",
+    "GLOO_",
+    "CUDA_",
+    "DFLASH_",
+    "HF_HOME",
+    "HF_HUB_",
+    "HF_ENDPOINT",
+    "TRANSFORMERS_OFFLINE",
+    "POD_",
+)
 _PATTERNS = (
     re.compile(r"\bhf_[A-Za-z0-9]{8,}"),
     re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|glpat|xox[abp])[-_][A-Za-z0-9_-]{8,}"),

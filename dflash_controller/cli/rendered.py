@@ -32,6 +32,8 @@ class Container:
     arguments: tuple[Explained, ...]
     variables: tuple[Explained, ...]
     left_out: tuple[Explained, ...]
+    env: tuple[Mapping[str, Any], ...] = ()
+    """The variables as the pod template has them."""
 
     @property
     def argv(self) -> list[str]:
@@ -116,6 +118,7 @@ def _containers(workload: Mapping[str, Any], sources: Sources) -> Iterator[Conta
                 tuple(sources.argument(token) for token in arguments),
                 tuple(sources.variable(variable) for variable in container.get("env") or ()),
                 tuple(sources.left_out(arguments)),
+                tuple(container.get("env") or ()),
             )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from dflash_controller.api.defaults import block_size, speculation_of
@@ -21,6 +22,8 @@ from dflash_controller.engines.memory import LEAST_CONTEXT
 from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve, spec_problems
 
 _GB = 1e9
+_PLACEHOLDER = "0123456789abcdef0123456789abcdef01234567"
+"""The commit in the examples. No model has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,17 @@ def operator_defaults(settings: Sequence[str]) -> OperatorDefaults:
     if not settings:
         return OperatorDefaults()
     # Only here: these modules take longer to import than everything else that ``render`` needs.
-    from dflash_controller.runtime.settings import Settings, SettingsError
+    from dflash_controller.runtime.settings import PREFIX, Settings, SettingsError
     from dflash_controller.runtime.wiring import operator_defaults as of
 
     pairs = [setting.partition("=") for setting in settings]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise Failure(f"--setting {wrong[0]}: must be NAME=VALUE, as in DFLASH_ALLOWED_HOST_PATHS=/mnt/models")
+    # The operator overlooks variables that are not its own. Whoever names one here means a setting.
+    known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields}
+    if wrong := [name for name, _, _ in pairs if name not in known]:
+        near = get_close_matches(f"{PREFIX}{wrong[0].upper().removeprefix(PREFIX)}", known, n=1, cutoff=0.75)
+        raise Failure(f"--setting {wrong[0]}: unknown setting{f'; {near[0]} may be meant' if near else ''}")
     try:
         return of(Settings.from_environment({name: value for name, _, value in pairs}))
     except SettingsError as error:
@@ -75,6 +83,8 @@ def advice(made: Made) -> list[str]:
     loose = [f"spec.{part}.revision" for part in ("target", "drafter") if not getattr(resolved, part).pinned]
     if loose:
         found.append(f"{' and '.join(loose)}: not a commit, so the operator asks the model hub. Set a 40-digit commit to pin it")
+    if kept := [f"spec.{part}.revision" for part in ("target", "drafter") if getattr(resolved, part).revision == _PLACEHOLDER]:
+        found.append(f"{' and '.join(kept)}: the placeholder of the examples. Replace it with the commit that you tested")
     if not resolved.tested:
         found.append(f"spec.engine.version: {resolved.version} is untested and gets the command line of {resolved.dialect}")
     fit = ENGINES[resolved.engine].fit(resolved.launch_request(made.speculation))

@@ -25,6 +25,8 @@ class Meaning:
     """The first name of the option in its newest release. What follows a dot stays: ``--attention-config.backend``."""
     off: bool = False
     """The name turns the option off."""
+    switch: bool = field(default=False, compare=False)
+    """The option takes no value. Known of full names in a release (``Options.known``)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def _read(entries: list[Mapping[str, Any]], tested: tuple[str, ...]) -> Options:
     releases: dict[str, dict[str, Meaning]] = {release: {} for release in tested}
     for entry in entries:
         for release in entry["releases"]:
-            releases[release] |= {name: Meaning(entry["option"], name in entry.get("off", ())) for name in entry["names"]}
+            off, switch = entry.get("off", ()), entry.get("switch", False)
+            releases[release] |= {name: Meaning(entry["option"], name in off, switch) for name in entry["names"]}
     return Options(releases)
 
 

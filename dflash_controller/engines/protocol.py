@@ -149,7 +149,7 @@ class Engine(Protocol):
         """Combinations this release cannot do. Empty means launch() may be called."""
 
     def unknown_flags(self, arguments: Sequence[str], release: str) -> Sequence[Problem]:
-        """Flags of extraArgs that the parser of the release, or of the nearest older one that was tested, does not take.
+        """Flags of extraArgs that the parser of the release, or of the nearest older tested one, does not take, or not with a value.
 
         They are not among ``problems()``: a newer release, or an image of one's own, may know them.
         """

@@ -1,7 +1,7 @@
 """Option tables taken from the engines' own parsers: ``python -m testbed.contract.tables``.
 
 ``testbed/simulator/flags`` has everything that the simulator's strict parser needs, one table per release. ``options.json`` in the operator
-has the names alone, every release in one file.
+has the names, and which options take no value, every release in one file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def options_text(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
                 known = next((names[name] for name in option["names"] if name in names), option["names"][0])
                 names |= dict.fromkeys(option["names"], known)
                 off = {"off": option["off"]} if option.get("off") else {}
-                line = _compact({"option": known, "names": option["names"], **off})
+                switch = {"switch": True} if option.get("nargs") == 0 else {}
+                line = _compact({"option": known, "names": option["names"], **off, **switch})
                 lines.setdefault(line, []).insert(0, release)
         texts = (line.removesuffix("}") + f',"releases":{_compact(found)}}}' for line, found in lines.items())
         engines.append(f"{json.dumps(engine)}:[\n" + ",\n".join(texts) + "\n]")

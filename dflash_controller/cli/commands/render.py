@@ -11,6 +11,7 @@ import click
 from dflash_controller.cli import failures, manifests, options, printing
 from dflash_controller.cli.checks import check
 from dflash_controller.cli.resolution import operator_defaults
+from dflash_controller.cli.shell import line
 
 if TYPE_CHECKING:
     from dflash_controller.cli.rendered import Container, Rendered
@@ -23,8 +24,9 @@ kubectl dflash render examples/dflash.yaml
 # The objects, as YAML
 kubectl dflash render examples/dflash.yaml -o yaml
 
-# The command line alone, to try it on a GPU machine
-kubectl dflash render examples/dflash.yaml --argv
+# The command line alone, to try it on a GPU machine. The key is the UID of the pod elsewhere
+kubectl dflash render examples/dflash.yaml --argv > engine.sh
+DFLASH_ADMIN_KEY=$(openssl rand -hex 16) bash engine.sh
 
 # What the active revision of a deployment runs, and another one that is kept
 kubectl dflash render qwen
@@ -36,7 +38,7 @@ kubectl dflash render qwen --revision qwen-r24bnv7i
 @click.argument("file_or_name", metavar="FILE|NAME", shell_complete=options.names)
 @click.option("--name", help="Of several DFlashDeployments in FILE, this one.")
 @click.option("--revision", metavar="REVISION", help="With NAME: a revision that is kept, instead of the active one.")
-@click.option("--argv", is_flag=True, help="Print the command lines only, ready for a shell.")
+@click.option("--argv", is_flag=True, help="Print the command lines only, with their environment, ready for a shell.")
 @options.setting
 @options.output
 @options.cluster
@@ -48,7 +50,9 @@ def command(
     With FILE no cluster is needed: it shows the first revision, with the defaults of this release and of --setting. With NAME it shows what
     is stored with the active revision of that deployment, which is what its pods run. Each argument has its source: a field of the spec,
     the drafter's model card, the catalog, the tuner, or the operator. -o yaml and -o json print the objects. The PodMonitor is only
-    created where the cluster serves that kind, and the Jobs that fetch weights are left out.
+    created where the cluster serves that kind, and the Jobs that fetch weights are left out. --argv prints a line for a shell, with the
+    environment variables of the engine in front. What only a pod has, such as its UID or a Secret, the line takes from variables of the
+    shell, which are named on standard error. The line fails where one that the engine needs is not set.
     """
     if manifests.is_file(file_or_name):
         if revision:
@@ -57,10 +61,7 @@ def command(
     else:
         found = _of_cluster(file_or_name, revision, where)
     if argv:
-        for container in found.containers:
-            if len(found.containers) > 1:
-                click.echo(f"# {container.role}")
-            click.echo(shlex.join(container.argv))
+        _print_lines(found)
     elif output == "table":
         _print(found)
     elif output == "json":
@@ -93,6 +94,18 @@ def _of_cluster(name: str, revision: str | None, where: Where) -> Rendered:
     with Cluster(where) as cluster:
         live = Live.of(cluster, name)
         return of_revision(live.revision(revision), live.spec, live.name, live.namespace)
+
+
+def _print_lines(found: Rendered) -> None:
+    unset: dict[str, str] = {}
+    for container in found.containers:
+        if len(found.containers) > 1:
+            click.echo(f"# {container.role}")
+        made = line(container.argv, container.env)
+        unset |= made.unset
+        click.echo(made.text)
+    for name, meaning in unset.items():
+        click.echo(f"# export {name} first: {meaning}", err=True)
 
 
 def _print(found: Rendered) -> None:

@@ -36,9 +36,10 @@ def command(files: Sequence[str], settings: Sequence[str], strict: bool, output:
 
     FILE is a YAML or JSON file, a directory, or - for standard input. Says what the API server refuses (fields, types, rules of the
     CustomResourceDefinition), what the operator would report as Stalled (catalog, engine releases, flags), and which flags of extraArgs the
-    parser of the engine release does not know, with the nearest one that it knows. Where the API server refuses something, the rest is
-    judged all the same, as far as it does not depend on that. A flag that only your own image or a release that was not tested may know is
-    advice. Other kinds are skipped. The model hub is not asked, and admission webhooks of your cluster are not known here.
+    parser of the engine release does not know, with the nearest one that it knows, or takes without a value only. Where the API server
+    refuses something, the rest is judged all the same, as far as it does not depend on that. A flag that only your own image or a release
+    that was not tested may know is advice, and so is a commit that is the placeholder of the examples. Other kinds are skipped. The model
+    hub is not asked, and admission webhooks of your cluster are not known here.
     """
     defaults = operator_defaults(settings)
     documents = manifests.read(files)

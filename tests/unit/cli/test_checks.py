@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dflash_controller.api.names import API_VERSION, KIND
 from dflash_controller.cli.checks import Verdict, check
@@ -13,6 +15,7 @@ from dflash_controller.engines import ENGINES
 from dflash_controller.engines.resolve import OperatorDefaults
 from tests.support.releases import default_release
 
+ROOT = Path(__file__).parents[3]
 FLAGS = "spec.engine.extraArgs"
 HOST_PATH = {"hostPath": {"path": "/etc"}}
 
@@ -139,3 +142,34 @@ def test_the_definition_names_the_flag_of_pipeline_parallelism(flag: str) -> Non
     [refusal] = refusals(manifest({"engine": {"extraArgs": [f"{flag}=2"]}}))
     assert refusal.message.startswith(f"{FLAGS}: {flag} is for pipeline parallelism")
     assert "spec.parallelism.tensor" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "said"),
+    [
+        (
+            "vllm",
+            "--enforce-eager=maybe",
+            "takes --enforce-eager without a value, not with =maybe. Write --enforce-eager alone, or --no-enforce-eager",
+        ),
+        ("vllm", "--no-enforce-eager=1", "Write --no-enforce-eager alone, or --enforce-eager for the opposite"),
+        ("vllm", "--enforce-eag=true", "takes --enforce-eag without a value"),
+        ("sglang", "--disable-radix-cache=false", "Write --disable-radix-cache alone, or remove it"),
+    ],
+)
+def test_a_switch_takes_no_value(engine: str, flag: str, said: str) -> None:
+    [problem] = verdict({"engine": {"name": engine, "extraArgs": [flag]}}).problems
+    assert (problem.by, problem.field) == ("engine", f"{FLAGS}[0]")
+    assert said in problem.message
+    assert found({"engine": {"name": engine, "extraArgs": [flag.partition("=")[0]]}}) == set()
+
+
+def test_the_placeholder_of_the_examples_is_said() -> None:
+    file = "examples/clusters/one-b200-node/qwen-9b.yaml"
+    spec = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["spec"]
+    spec["storage"] = {"emptyDir": {}}
+    assert [text for text in verdict(spec).advice if "placeholder" in text] == [
+        "spec.target.revision and spec.drafter.revision: the placeholder of the examples. Replace it with the commit that you tested"
+    ]
+    spec["target"]["revision"] = "f" * 40
+    assert [text.partition(":")[0] for text in verdict(spec).advice if "placeholder" in text] == ["spec.drafter.revision"]

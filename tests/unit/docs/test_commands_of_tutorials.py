@@ -54,7 +54,7 @@ def operator() -> dict[str, Any]:
 
 def test_every_program_is_checked_here() -> None:
     """``make`` targets are checked with the other pages."""
-    assert {words[0] for words in commands()} <= {"make", "docker", "helm", "kubectl", "git", "URL=http://127.0.0.1:30000"}
+    assert {words[0] for words in commands()} <= {"make", "docker", "helm", "kubectl", "git", "sed", "URL=http://127.0.0.1:30000"}
 
 
 def mistake(words: list[str]) -> str:
@@ -104,3 +104,20 @@ def test_the_repositories_that_are_asked_are_those_of_the_example() -> None:
     for words in asked:
         assert words[1] == "ls-remote"
         assert f"model: {Path(words[2]).parent.name}/{Path(words[2]).name}\n" in text
+
+
+def test_sed_replaces_every_placeholder(tmp_path: Path) -> None:
+    seen = set()
+    for words in commands("sed"):
+        source = ROOT / words[-1]
+        copied = tmp_path / source.name
+        copied.write_bytes(source.read_bytes())
+        target, drafter = "a" * 40, "b" * 40
+        script = words[2].replace("TARGET", target).replace("DRAFTER", drafter)
+        subprocess.run([*words[:2], script, copied], check=True)
+        before, after = (yaml.safe_load(path.read_text(encoding="utf-8"))["spec"] for path in (source, copied))
+        assert (after["target"].pop("revision"), after["drafter"].pop("revision")) == (target, drafter)
+        assert before["target"].pop("revision") == before["drafter"].pop("revision")
+        assert after == before
+        seen.add(source)
+    assert seen == set(EXAMPLE.glob("qwen-*.yaml"))

@@ -153,7 +153,7 @@ def test_keys_after_a_dot_keep_their_underscores() -> None:
 
 
 @pytest.mark.parametrize("name", table_names())
-def test_a_flag_is_unknown_where_the_release_s_parser_refuses_its_name(name: str) -> None:
+def test_a_flag_is_refused_where_the_release_s_parser_refuses_its_name_or_value(name: str) -> None:
     engine, _, release = name.partition("-")
     real = parser(name)
     tried = {True: 0, False: 0}
@@ -164,10 +164,12 @@ def test_a_flag_is_unknown_where_the_release_s_parser_refuses_its_name(name: str
         for written in (full, full[:-1], full[:-3], f"{full}x", full.replace("e", "ee", 1)):
             if len(written) <= len("--x"):
                 continue
-            begun = {id(action) for other, action in real._option_string_actions.items() if other.startswith(written)}
-            takes = written in real._option_string_actions or len(begun) == 1
-            found = ENGINES[engine].unknown_flags([f"{written}=1"], release)
-            tried[takes] += 1
+            actions = real._option_string_actions
+            begun = [actions[written]] if written in actions else [action for other, action in actions.items() if other.startswith(written)]
+            takes = len({id(action) for action in begun}) == 1
             left_away = engine == "sglang" and written.startswith("--no-")
-            assert left_away or bool(found) is not takes, (written, [str(problem) for problem in found])
+            for argument, right in ((written, takes), (f"{written}=1", takes and begun[0].nargs != 0)):
+                found = ENGINES[engine].unknown_flags([argument], release)
+                tried[right] += 1
+                assert left_away or bool(found) is not right, (argument, [str(problem) for problem in found])
     assert min(tried.values()) > 20
