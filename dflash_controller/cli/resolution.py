@@ -5,21 +5,17 @@ The model hub is not asked: a branch stays a branch here, and the operator resol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from dflash_controller.api.defaults import block_size, speculation_of
-from dflash_controller.api.parse import parse_spec
-from dflash_controller.api.problem import Problem
 from dflash_controller.api.speculation import Speculation
 from dflash_controller.api.types import Spec
-from dflash_controller.catalog import Catalog
 from dflash_controller.cli.failures import Failure
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.memory import LEAST_CONTEXT
-from dflash_controller.engines.resolve import OperatorDefaults, Resolved, resolve, spec_problems
+from dflash_controller.engines.resolve import OperatorDefaults, Resolved
 
 _GB = 1e9
 _PLACEHOLDER = "0123456789abcdef0123456789abcdef01234567"
@@ -60,21 +56,6 @@ def operator_defaults(settings: Sequence[str]) -> OperatorDefaults:
         return of(Settings.from_environment({name: value for name, _, value in pairs}))
     except SettingsError as error:
         raise Failure(f"--setting {error}") from error
-
-
-def make(manifest: Mapping[str, Any], name: str, namespace: str, defaults: OperatorDefaults) -> Made | list[Problem]:
-    """Returns what the operator would make of a deployment that it sees for the first time, or everything that is wrong with it."""
-    spec = parse_spec(manifest)
-    if not isinstance(spec, Spec):
-        return spec
-    catalog = Catalog.load()
-    if problems := spec_problems(spec, catalog, defaults):
-        return problems
-    resolved = resolve(spec, name, namespace, catalog, defaults)
-    if not isinstance(resolved, Resolved):
-        return resolved
-    made = Made.of(spec, resolved)
-    return list(ENGINES[resolved.engine].problems(resolved.launch_request(made.speculation))) or made
 
 
 def advice(made: Made) -> list[str]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dflash_controller.api.inputs import revision_inputs
-from dflash_controller.cli.resolution import Made, make
+from dflash_controller.cli.judgement import judge
 from dflash_controller.engines.resolve import OperatorDefaults
 from dflash_controller.planning.revisions.rendering import render
 from dflash_controller.planning.revisions.revision import Origin, RevisionState, data, history_entry, manifest
@@ -16,8 +16,8 @@ NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
 
 def stored(hash: str, number: int, state: RevisionState, spec: dict[str, Any], trial: Trial | None = None) -> dict[str, Any]:
-    made = make({"spec": spec}, "qwen", "default", OperatorDefaults())
-    assert isinstance(made, Made)
+    made = judge({"spec": spec}, "qwen", "default", OperatorDefaults()).made
+    assert made is not None
     workload = render("qwen", "default", hash, made.spec, made.resolved, made.speculation)
     content = data(revision_inputs(made.spec), made.spec.block_size, made.speculation, made.resolved, workload)
     entry = history_entry(NOW, Origin.USER, state, "SpecChanged")

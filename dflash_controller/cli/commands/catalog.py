@@ -10,7 +10,7 @@ import click
 
 from dflash_controller.catalog import Catalog, Pair
 from dflash_controller.cli import failures, options, printing
-from dflash_controller.cli.resolution import Made, make
+from dflash_controller.cli.judgement import judge
 from dflash_controller.engines import ENGINES
 from dflash_controller.engines.hardware import accelerator_bytes, generation
 from dflash_controller.engines.memory import LEAST_CONTEXT
@@ -95,9 +95,9 @@ def fits(pair: Pair, gpu: str, engine: str, tensor: int | None) -> Fits:
         "accelerator": {"product": gpu},
         "parallelism": parallelism,
     }
-    made = make({"spec": spec}, "name", "default", OperatorDefaults())
-    if not isinstance(made, Made):
-        return Fits(gpu, engine, count, None, 0, "; ".join(f"{problem.field}: {problem.message}" for problem in made))
+    judged = judge({"spec": spec}, "name", "default", OperatorDefaults())
+    if (made := judged.made) is None:
+        return Fits(gpu, engine, count, None, 0, "; ".join(f"{problem.field}: {problem.message}" for problem in judged.problems))
     fit = ENGINES[engine].fit(made.resolved.launch_request(made.speculation))
     if fit is None:
         return Fits(gpu, engine, count, None, made.resolved.max_concurrency, "not known: the catalog does not have the target's shape")

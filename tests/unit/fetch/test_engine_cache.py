@@ -28,13 +28,6 @@ def hub() -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def into(tmp_path: Path) -> Path:
-    made = tmp_path / "storage"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def umask() -> Iterator[Callable[[int], int]]:
     before = os.umask(0o022)
     yield os.umask

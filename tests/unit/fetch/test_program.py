@@ -31,13 +31,6 @@ def hub() -> Iterator[HubServer]:
         yield server
 
 
-@pytest.fixture
-def into(tmp_path: Path) -> Path:
-    made = tmp_path / "storage"
-    made.mkdir()
-    return made
-
-
 def final(into: Path, model: str = TARGET) -> Path:
     return into / "models" / model.replace("/", "--") / COMMIT
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dflash_controller.fetch.storage import RESERVE, used_bytes
 from dflash_controller.model.fetch_progress import LIMIT_VARIABLE
 from tests.support.fetching import PATIENCE_S, run, start
@@ -14,13 +12,6 @@ from tests.support.hub_server import COMMIT, HubServer, content
 FILES = {"config.json": b"{}", "model.safetensors": content(3_000_000, 1)}
 WANTED = f"--model=acme/target@{COMMIT}"
 NEEDED = 3_000_002 + RESERVE
-
-
-@pytest.fixture
-def into(tmp_path: Path) -> Path:
-    made = tmp_path / "storage"
-    made.mkdir()
-    return made
 
 
 def test_too_small_a_limit_is_told_before_the_first_byte(into: Path) -> None:

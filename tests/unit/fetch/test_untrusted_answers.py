@@ -33,13 +33,6 @@ def hub() -> Iterator[HubServer]:
         yield server
 
 
-@pytest.fixture
-def into(tmp_path: Path) -> Path:
-    made = tmp_path / "storage"
-    made.mkdir()
-    return made
-
-
 def everything(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
